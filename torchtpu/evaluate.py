@@ -1,0 +1,150 @@
+"""From an op's rule (or torch's decomposition of it) to a function over jax arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch._prims_common import elementwise_dtypes
+
+from torchtpu.dtypes import xla_dtype
+from torchtpu.ops.registry import Rule
+from torchtpu.schema import Signature
+
+if TYPE_CHECKING:
+    from torchtpu.plan import Arguments
+
+Evaluate = Callable[[Sequence[Any], Sequence[Any]], list[Any]]
+
+# Numbers in these positions take part in type promotion; others (alpha, eps, negative_slope) are only cast.
+_PROMOTING = frozenset({"self", "other", "min", "max", "exponent"})
+
+
+@dataclass(frozen=True, slots=True)
+class TensorArg:
+    """A placeholder for the tensor at `index` among an op's tensors."""
+
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class NumberArg:
+    """A placeholder for the number at `index` among an op's program inputs."""
+
+    index: int
+
+
+def fill_places(place: Any, tensors: Sequence[Any], numbers: Sequence[Any]) -> Any:
+    """Replace the placeholders of one argument by their tensors and numbers."""
+    if isinstance(place, TensorArg):
+        return tensors[place.index]
+    if isinstance(place, NumberArg):
+        return numbers[place.index]
+    return [fill_places(p, tensors, numbers) for p in place] if isinstance(place, list) else place
+
+
+def cast(value: Any, dtype: np.dtype) -> Any:
+    """Inside a trace: convert as PyTorch does (complex to real drops the imaginary part)."""
+    if value.dtype == dtype:
+        return value
+    if value.dtype.kind == "c" and dtype.kind != "c":
+        value = value.real if dtype.kind != "b" else value != 0
+    return value.astype(dtype)
+
+
+def evaluator(signature: Signature, rule: Rule | None, arguments: Arguments, metas: Sequence[Any], results: Any) -> tuple[Evaluate, str]:
+    """Return the function from (values of the tensors, numbers) to the results, and its route (native or decomposed).
+
+    Sets `arguments.wires`, the dtype in which each number travels.
+    """
+    if rule is None:
+        from torchtpu.decompose import decomposition
+
+        arguments.wires = [wire_of(n, [m.dtype for m in arguments.metas]) for n in arguments.numbers]
+        body = decomposition(signature, arguments, metas)
+        return (lambda values, numbers: body(arguments.fill(values, numbers))), "decomposed"
+
+    elements = _elements(rule, metas) if rule.each else [metas]
+    dtypes = [computation_dtype(rule, signature, e) for e in elements] if rule.promotion else []
+    arguments.wires = [wire_of(n, dtypes or [m.dtype for m in arguments.metas]) for n in arguments.numbers]
+    if rule.random:
+        arguments.wires += ["u4"] * 4
+    host = {k: xla_dtype(n.dtype) for k, n in enumerate(arguments.numbers) if isinstance(n, torch.Tensor)}
+    outs = [r for r in (results if isinstance(results, (tuple, list)) else (results,)) if isinstance(r, torch.Tensor)]
+
+    def evaluate(values: Sequence[Any], numbers: Sequence[Any]) -> list[Any]:
+        numbers = [cast(n, host[k]) if k in host else n for k, n in enumerate(numbers)]
+        key = random_key(numbers[-4:]) if rule.random else None
+        args = arguments.fill(values, numbers)
+        if rule.each:
+            parts = [call(rule, signature, e, outs, key, d) for e, d in zip(_elements(rule, args), dtypes, strict=True)]
+            return [value for part in parts for value in part]
+        return call(rule, signature, args, outs, key, dtypes[0] if dtypes else None)
+
+    return evaluate, "native"
+
+
+def call(rule: Rule, signature: Signature, args: Sequence[Any], outs: Sequence[torch.Tensor], key: Any, dtype: torch.dtype | None) -> list[Any]:
+    """Inside a trace: apply a rule to arguments in schema order and return its results as a list."""
+    given = [a for k, a in enumerate(args) if signature.kinds[k] != "G" and k not in signature.outs]
+    if dtype is not None:
+        compute = xla_dtype(dtype)
+        given = [cast(a, compute) if hasattr(a, "dtype") and not isinstance(a, torch.dtype) else a for a in given]
+    options: dict[str, Any] = {}
+    if rule.meta:
+        options["out"] = outs
+    if rule.random:
+        options["key"] = key
+    result = rule.fn(*given, **options)
+    return list(result) if isinstance(result, (tuple, list)) else [result]
+
+
+def _elements(rule: Rule, args: Sequence[Any]) -> list[list[Any]]:
+    """Split the list arguments of a foreach op into the arguments of each element."""
+    count = next(len(a) for a in args if isinstance(a, (list, tuple)))
+    return [[a[i] if isinstance(a, (list, tuple)) else a for a in args] for i in range(count)]
+
+
+def computation_dtype(rule: Rule, signature: Signature, metas: Sequence[Any]) -> torch.dtype:
+    """Return the dtype in which PyTorch computes an elementwise op: float32 for bfloat16 and float16."""
+    assert rule.promotion is not None
+    promoting: list[Any] = []
+    for k, value in enumerate(metas):
+        if k in signature.outs:
+            continue
+        if isinstance(value, torch.Tensor):
+            promoting.append(value)
+        elif isinstance(value, (list, tuple)):
+            promoting += [v for v in value if isinstance(v, torch.Tensor)]
+        elif isinstance(value, (bool, int, float, complex)) and (
+            signature.kinds[k] == "T" or (signature.kinds[k] in "NM" and signature.names[k] in _PROMOTING)
+        ):
+            promoting.append(value)
+    return elementwise_dtypes(*promoting, type_promotion_kind=rule.promotion.value)[0]
+
+
+def wire_of(number: Any, dtypes: Sequence[torch.dtype]) -> str:
+    """Return the numpy dtype in which a number travels into a program whose ops compute in `dtypes`."""
+    wide = any(d in (torch.float64, torch.complex128) for d in dtypes)
+    if isinstance(number, torch.Tensor):
+        d = number.dtype
+        kind = "c" if d.is_complex else "f" if d.is_floating_point else "i"
+        wide = wide or d in (torch.float64, torch.complex128)
+    else:
+        kind = "c" if isinstance(number, complex) else "f" if isinstance(number, float) else "i"
+        if kind == "i" and any(d.is_floating_point or d.is_complex for d in dtypes):
+            kind = "f"
+    return {"c": "c16" if wide else "c8", "f": "f8" if wide else "f4", "i": "i8"}[kind]
+
+
+def random_key(words: Sequence[Any]) -> Any:
+    """Inside a trace: a jax PRNG key from a generator's (seed low, seed high, offset low, offset high)."""
+    import jax
+    import jax.numpy as jnp
+
+    key = jax.random.wrap_key_data(jnp.stack([words[0], words[1]]), impl="threefry2x32")
+    return jax.random.fold_in(jax.random.fold_in(key, words[2]), words[3])
+

@@ -1,0 +1,348 @@
+"""Plans: what one op does for one signature (metadata of its tensors, static arguments), worked out once.
+
+torch decides metadata, jax computes values: the op runs on meta tensors, which gives output shapes, strides and dtypes
+or raises the error the user sees; then its rule, or torch's decomposition, becomes a function over the storages' arrays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import _disable_current_modes
+
+from torchtpu import client, errors, hbm
+from torchtpu.buffer import TensorSpec
+from torchtpu.dtypes import xla_dtype
+from torchtpu.evaluate import NumberArg, TensorArg, cast, evaluator, fill_places
+from torchtpu.layout import Layout, View, dense_order
+from torchtpu.ops.registry import Rule
+from torchtpu.program import NodeInfo, Program, Wires
+from torchtpu.schema import Signature
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """How to call an op again on other tensors: its schema, its arguments with placeholders, and what it writes."""
+
+    signature: Signature
+    template: list[Any]
+    written: tuple[int, ...]
+
+    def run(self, tensors: Sequence[torch.Tensor], numbers: Sequence[Any]) -> Any:
+        """Call the op with these tensors and numbers in the placeholders."""
+        positional, named = self.signature.split([fill_places(p, tensors, numbers) for p in self.template])
+        return self.signature.op(*positional, **named)
+
+
+class Plan:
+    """One op at one signature.
+
+    Attributes:
+        name: `aten::add.Tensor`.
+        views: the window of each tensor argument.
+        needs: positions, among the tensor arguments, of the arrays that are inputs.
+        wires: wire dtype of each number.
+        outputs: layout of each result array: new tensors first, then rewritten storages.
+        specs: the new tensors.
+        writes: positions of the tensor arguments whose storage gets a new array.
+        resizes: out= tensors that must be resized first: (position, size).
+        finish: builds what the kernel returns from (tensors, new tensors).
+        donatable: positions in `needs` whose array may be reused by an output.
+        bounds: (position, lowest, highest) of each tensor argument that holds indices, for debug mode's check.
+        replay: how to run the op on the CPU, for debug mode's comparison.
+        program, donating, last: the op's own programs, and the one chosen for the latest launch.
+    """
+
+    __slots__ = (
+        "name", "scope", "views", "needs", "all_needed", "wires", "packing", "outputs", "specs", "writes", "resizes", "finish",
+        "donatable", "bounds", "replay", "_body", "program", "donating", "last", "route", "nbytes",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        name: str,
+        views: Sequence[View],
+        needs: Sequence[int],
+        wires: Sequence[str],
+        specs: Sequence[TensorSpec],
+        writes: Sequence[int],
+        body: Callable[[list[Any], Sequence[Any]], list[Any]],
+        finish: Callable[..., Any],
+        resizes: Sequence[tuple[int, tuple[int, ...]]] = (),
+        route: str = "native",
+        bounds: Sequence[tuple[int, int, int]] = (),
+        replay: Replay | None = None,
+    ) -> None:
+        self.name, self.views, self.needs, self.wires = name, tuple(views), tuple(needs), tuple(wires)
+        self.scope = name.removeprefix("aten::")
+        self.all_needed = self.needs == tuple(range(len(self.views)))
+        self.packing = Wires(self.wires)
+        self.specs, self.writes, self.resizes, self.finish = tuple(specs), tuple(writes), tuple(resizes), finish
+        self.outputs = tuple(s.layout for s in specs) + tuple(written_layout(self.views[w]) for w in writes)
+        self.nbytes = sum(o.nbytes for o in self.outputs)
+        self.donatable = tuple(
+            p for p, n in enumerate(self.needs) if n in self.writes and written_layout(self.views[n]) is self.views[n].layout
+        )
+        self._body = body
+        self.program: Program | None = None
+        self.donating: Program | None = None
+        self.last: Program | None = None
+        self.route = route
+        self.bounds = tuple(bounds)
+        self.replay = replay
+
+    def lower(self, arrays: Sequence[Any], numbers: Sequence[Any]) -> list[Any]:
+        """Inside a trace: from the arrays of `needs` to those of `outputs`."""
+        stored: list[Any] = [None] * len(self.views)
+        for position, array in zip(self.needs, arrays, strict=True):
+            stored[position] = array
+        return self._body(stored, numbers)
+
+    def info(self) -> NodeInfo:
+        """Describe the op for reports."""
+        shapes = tuple(f"{str(v.dtype).removeprefix('torch.')}[{','.join(map(str, v.size))}]" for v in self.views)
+        return NodeInfo(self.name, shapes, self.outputs)
+
+    def compile(self, donate: tuple[int, ...] = ()) -> Program:
+        """Compile the op alone."""
+
+        def run(*arguments: Any) -> tuple[Any, ...]:
+            count = len(self.needs)
+            return tuple(self.lower(arguments[:count], self.packing.unpack(arguments[count:])))
+
+        inputs = tuple(self.views[n].layout for n in self.needs)
+        name = "aten_" + self.scope.replace(".", "_")
+        return Program(name, (self.info(),), run, inputs, self.packing, donate)
+
+
+def written_layout(view: View) -> Layout:
+    """Layout of a storage's array after a write through `view`."""
+    return storage_spec(view.size, view.stride, view.dtype).layout if view.covers else view.layout
+
+
+def storage_spec(size: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype) -> TensorSpec:
+    """Describe a new tensor: dense ones are stored in memory order, others as the flat span that they address."""
+    xla = xla_dtype(dtype)
+    order = dense_order(size, stride)
+    if order is None:
+        span = 1 + sum((n - 1) * s for n, s in zip(size, stride, strict=True)) if 0 not in size else 0
+        return TensorSpec(size, stride, dtype, Layout((span,), xla), None)
+    if order == tuple(range(len(size))):
+        return TensorSpec(size, stride, dtype, Layout(size, xla), None)
+    return TensorSpec(size, stride, dtype, Layout(tuple(size[d] for d in order), xla), order)
+
+
+def store(spec: TensorSpec, value: Any) -> Any:
+    """Inside a trace: the physical array of a new tensor from its logical value."""
+    import jax.numpy as jnp
+    from jax import lax
+
+    dtype = spec.layout.dtype
+    if value.dtype != dtype:
+        value = cast(value, dtype)
+    if value.shape != spec.size:
+        raise AssertionError(f"lowering returned shape {value.shape}, torch says {spec.size}")
+    if spec.order is not None:
+        return lax.transpose(value, spec.order)
+    if spec.layout.shape != spec.size:  # gaps between elements
+        view = View(spec.size, spec.stride, 0, spec.dtype, spec.layout)
+        return view.write(jnp.zeros(spec.layout.shape, dtype), value)
+    return value
+
+
+class Planner:
+    """Builds the plans of one overload."""
+
+    def __init__(self, signature: Signature, rule: Rule | None) -> None:
+        self.signature = signature
+        self.rule = rule
+
+    def plan(self, args: Sequence[Any], kwargs: dict[str, Any], aliases: Sequence[int]) -> Plan:
+        """Work out the op for these arguments.
+
+        Args:
+            args, kwargs: the call's own; tensors on `tpu`, numbers, 0-d CPU tensors, static values.
+            aliases: for each tensor argument, the first tensor argument with the same storage.
+
+        Raises:
+            Whatever torch's meta kernel raises, for a user's mistake.
+            NotImplementedError: no rule and no decomposition lowers this op.
+        """
+        bound = self.signature.bind(args, kwargs)
+        arguments = Arguments(self.signature, self.rule, bound)
+        with _disable_current_modes():
+            metas, results = self._run_meta(arguments)
+            return self._build(arguments, metas, results, aliases)
+
+    def _run_meta(self, arguments: Arguments) -> tuple[list[Any], Any]:
+        metas = arguments.on_meta()
+        self._sizes_before = [tuple(m.shape) for m in arguments.flat_tensors(metas)]
+        positional, named = self.signature.split(metas)
+        return metas, self.signature.op(*positional, **named)
+
+    def _build(self, arguments: Arguments, metas: list[Any], results: Any, aliases: Sequence[int]) -> Plan:
+        signature, rule = self.signature, self.rule
+        meta_tensors = arguments.flat_tensors(metas)
+        written = arguments.written(rule.writes if rule else ())
+        resizes = [
+            (w, tuple(meta_tensors[w].shape)) for w in written if tuple(meta_tensors[w].shape) != self._sizes_before[w]
+        ]
+        if resizes:
+            return Plan(signature.name, arguments.views, (), (), (), (), lambda a, n: [], lambda t, n: None, resizes)
+
+        flat_results = results if isinstance(results, (tuple, list)) else (results,)
+        new: list[torch.Tensor] = []
+        recipe: list[Any] = []  # of what is returned: ("new", k), ("arg", position), ("none",) or a list of ("new", k)
+        for k, value in enumerate(flat_results):
+            source = signature.returns_argument(k)
+            if source is not None:
+                recipe.append(("arg", arguments.position(source)))
+            elif isinstance(value, torch.Tensor):
+                recipe.append(("new", len(new)))
+                new.append(value)
+            elif value is None:
+                recipe.append(("none", 0))
+            else:
+                raise NotImplementedError(f"{signature.name} returns {type(value).__name__}")
+        specs = [storage_spec(tuple(m.shape), tuple(m.stride()), m.dtype) for m in new]
+        for spec in specs:
+            if not client.nbytes_fit(spec.layout, hbm.usage.live):
+                raise errors.out_of_memory(spec.nbytes, hbm.usage.live, client.memory_limit(), f"{signature.name}")
+
+        evaluate, route = evaluator(signature, rule, arguments, metas, results)
+        views = arguments.views
+        ignored = arguments.ignored(rule.ignores if rule else frozenset())
+        groups = sorted({aliases[w] for w in written})
+        partial = {w for w in written if not views[w].covers}
+        read = {p for p in range(len(views)) if p not in ignored or p in partial}
+        needs = sorted({aliases[p] for p in read})
+
+        def body(stored: list[Any], numbers: Sequence[Any]) -> list[Any]:
+            import jax.numpy as jnp
+
+            values = [views[p].read(stored[aliases[p]]) if p not in ignored else None for p in range(len(views))]
+            outcome = evaluate(values, numbers)
+            fresh = [store(spec, value) for spec, value in zip(specs, outcome[: len(specs)], strict=True)]
+            current = {g: stored[g] for g in groups}
+            for position, value in zip(written, outcome[len(specs) :], strict=True):
+                view, group = views[position], aliases[position]
+                value = cast(value, xla_dtype(view.dtype))
+                if value.shape != view.size:
+                    value = jnp.broadcast_to(value, view.size)
+                if view.covers:
+                    current[group] = store(storage_spec(view.size, view.stride, view.dtype), value)
+                else:
+                    current[group] = view.write(current[group], value)
+            return fresh + [current[g] for g in groups]
+
+        as_list = signature.returns_list
+        finish = _finisher(recipe, isinstance(results, (tuple, list)), as_list)
+        bounds = [
+            (_position(meta_tensors, index), -size if negative else 0, size - 1)
+            for index, size, negative in (rule.indexed(*metas) if rule is not None and rule.indexed is not None else ())
+        ]
+        replay = None if rule is not None and rule.random else Replay(signature, arguments.template, tuple(written))
+        return Plan(
+            signature.name, views, needs, arguments.wires, specs, groups, body, finish, (), route, bounds, replay
+        )
+
+
+def _position(tensors: Sequence[torch.Tensor], wanted: torch.Tensor) -> int:
+    return next(p for p, t in enumerate(tensors) if t is wanted)
+
+
+def _finisher(recipe: list[Any], several: bool, as_list: bool) -> Callable[..., Any]:
+    if not several:
+        kind, k = recipe[0]
+        if kind == "new":
+            return lambda tensors, new: new[0]
+        return lambda tensors, new: tensors[k]
+
+    def finish(tensors: Sequence[torch.Tensor], new: Sequence[torch.Tensor]) -> Any:
+        values = [new[k] if kind == "new" else tensors[k] if kind == "arg" else None for kind, k in recipe]
+        return values if as_list else tuple(values)
+
+    return finish if recipe else lambda tensors, new: None
+
+
+class Arguments:
+    """A call's arguments in schema order, with its tensors and dynamic numbers found and numbered."""
+
+    def __init__(self, signature: Signature, rule: Rule | None, bound: list[Any]) -> None:
+        self.signature, self.bound = signature, bound
+        self.tensors: list[torch.Tensor] = []
+        self.numbers: list[Any] = []
+        self.template: list[Any] = []
+        self.slots: dict[int, list[int]] = {}  # schema position -> tensor positions
+        for k, (kind, value) in enumerate(zip(signature.kinds, bound, strict=True)):
+            self._current = self.slots.setdefault(k, [])
+            self.template.append(self._place(value, signature.is_dynamic(rule, k, value), kind))
+        self.views = [
+            View(tuple(t.shape), tuple(t.stride()), t.storage_offset(), t.dtype, t.untyped_storage().buffer.layout)
+            for t in self.tensors
+        ]
+        self.wires: list[str] = []
+
+    def _place(self, value: Any, dynamic: bool, kind: str) -> Any:
+        if isinstance(value, torch.Tensor):
+            if value.device.type != "cpu":
+                self.tensors.append(value)
+                self._current.append(len(self.tensors) - 1)
+                return TensorArg(len(self.tensors) - 1)
+            self.numbers.append(value)
+            return NumberArg(len(self.numbers) - 1)
+        if isinstance(value, (list, tuple)):
+            return [self._place(v, dynamic, kind) for v in value]
+        if dynamic and isinstance(value, (bool, int, float, complex)):
+            self.numbers.append(value)
+            return NumberArg(len(self.numbers) - 1)
+        return value
+
+    def on_meta(self) -> list[Any]:
+        """Return the arguments with meta tensors for those on `tpu`; tensors that share a storage still do."""
+        bases: dict[int, torch.Tensor] = {}
+        metas = []
+        for t, v in zip(self.tensors, self.views, strict=True):
+            storage = t.untyped_storage()
+            base = bases.get(storage._cdata)
+            if base is None:
+                base = bases[storage._cdata] = torch.empty(storage.nbytes(), dtype=torch.uint8, device="meta")
+            meta = torch.empty(0, dtype=v.dtype, device="meta")
+            metas.append(meta.set_(base.untyped_storage(), v.offset, v.size, v.stride))
+        self.metas = metas
+        return [self._meta_of(value, place) for value, place in zip(self.bound, self.template, strict=True)]
+
+    def _meta_of(self, value: Any, place: Any) -> Any:
+        if isinstance(place, TensorArg):
+            return self.metas[place.index]
+        if isinstance(place, list):
+            return [self._meta_of(v, p) for v, p in zip(value, place, strict=True)]
+        return None if isinstance(value, torch.Generator) else value
+
+    def flat_tensors(self, metas: list[Any]) -> list[torch.Tensor]:
+        """Return the meta tensors of the `tpu` tensors, by position."""
+        return self.metas
+
+    def written(self, undeclared: Sequence[str]) -> list[int]:
+        """Return the positions of the tensors that the op changes, in schema order (undeclared ones last)."""
+        names = [self.signature.names.index(n) for n in undeclared]
+        return [p for k in [*self.signature.mutated, *names] for p in self.slots[k]]
+
+    def ignored(self, names: frozenset[str]) -> set[int]:
+        """Return the positions of the tensors whose old values are not read."""
+        chosen = [k for k, name in enumerate(self.signature.names) if name in names or k in self.signature.outs]
+        return {p for k in chosen for p in self.slots[k]}
+
+    def position(self, schema_position: int) -> int:
+        """Return the tensor position of a schema argument that is one tensor."""
+        return self.slots[schema_position][0]
+
+    def fill(self, values: Sequence[Any], numbers: Sequence[Any]) -> list[Any]:
+        """Return the arguments with arrays for tensors and 0-d arrays for dynamic numbers."""
+
+        return [fill_places(p, values, numbers) for p in self.template]
+
+

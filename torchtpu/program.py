@@ -1,0 +1,189 @@
+"""Programs: one or many lowered ops, compiled by XLA, with the numbers that they take as inputs.
+
+A program's inputs are arrays, then one vector per *wire* dtype that holds the numbers of all its ops (learning rates,
+epsilons, random keys): a new value never makes a new program.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from torchtpu import client, errors, hbm
+from torchtpu.layout import Layout
+
+if TYPE_CHECKING:
+    from torchtpu.plan import Plan
+
+# bfloat16 intermediates are rounded as eager PyTorch rounds them, also inside a fusion.
+COMPILER_OPTIONS: dict[str, Any] = {"xla_allow_excess_precision": False}
+
+
+@dataclass(frozen=True, slots=True)
+class NodeInfo:
+    """An op of a program, for reports: its ATen name and the layouts of its results."""
+
+    op: str
+    inputs: tuple[str, ...]
+    outputs: tuple[Layout, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """An op in a graph: its plan, and where its arrays come from (`>= 0`: a result's slot, `< 0`: input `-1 - ref`)."""
+
+    plan: Plan
+    refs: tuple[int, ...]
+
+
+_constants: dict[tuple[str, bytes], Any] = {}
+_MAX_CONSTANTS = 4096
+
+
+class Wires:
+    """How a program's numbers travel: which go into the vector of each wire dtype."""
+
+    __slots__ = ("groups", "places")
+
+    def __init__(self, wires: Sequence[str]) -> None:
+        groups: dict[str, list[int]] = {}
+        places = []
+        for k, wire in enumerate(wires):
+            members = groups.setdefault(wire, [])
+            places.append((wire, len(members)))
+            members.append(k)
+        self.groups = tuple((wire, np.dtype(wire), tuple(members)) for wire, members in sorted(groups.items()))
+        self.places = tuple(places)
+
+    def pack(self, numbers: Sequence[Any]) -> list[Any]:
+        """Put the numbers on the device, one vector per wire dtype. Vectors seen before are reused."""
+        packed = []
+        for wire, dtype, members in self.groups:
+            try:
+                host = np.array([numbers[k] for k in members], dtype)
+            except OverflowError:
+                raise RuntimeError(
+                    f"value cannot be converted to type {dtype.name} without overflow: {[numbers[k] for k in members]}"
+                ) from None
+            key = (wire, host.tobytes())
+            vector = _constants.get(key)
+            if vector is None:
+                vector = client.put(host)
+                if wire != "u4":  # random keys never come back
+                    if len(_constants) >= _MAX_CONSTANTS:
+                        _constants.clear()
+                    _constants[key] = vector
+            packed.append(vector)
+        return packed
+
+    def unpack(self, vectors: Sequence[Any]) -> list[Any]:
+        """Inside a trace: the numbers as 0-d arrays."""
+        by_wire = {wire: vector for (wire, _, _), vector in zip(self.groups, vectors, strict=True)}
+        return [by_wire[wire][position] for wire, position in self.places]
+
+
+class Program:
+    """A compiled program.
+
+    Attributes:
+        name: `aten_mul` for one op, `fused_12_ops_3` for a graph.
+        nodes: its ops.
+        inputs, outputs: layouts of its arrays (numbers not counted).
+        donated: positions of the inputs whose memory it may reuse.
+        call: the compiled callable: arrays, then packed numbers; returns a tuple of arrays.
+        compile_seconds: tracing, lowering and XLA, measured.
+        argument_bytes, output_bytes, temp_bytes, alias_bytes: as XLA's compiler for the platform reports them.
+    """
+
+    __slots__ = (
+        "name", "nodes", "inputs", "outputs", "donated", "wires", "call", "compile_seconds",
+        "argument_bytes", "output_bytes", "temp_bytes", "alias_bytes", "compiled",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        name: str,
+        nodes: tuple[NodeInfo, ...],
+        function: Callable[..., tuple[Any, ...]],
+        inputs: tuple[Layout, ...],
+        wires: Wires,
+        donated: tuple[int, ...],
+    ) -> None:
+        import jax
+
+        self.name, self.nodes, self.inputs, self.wires, self.donated = name, nodes, inputs, wires, donated
+        function.__name__ = function.__qualname__ = name
+        start = time.perf_counter()
+        with jax.enable_x64(True):
+            arguments = [jax.ShapeDtypeStruct(i.shape, i.dtype, sharding=client.sharding()) for i in inputs]
+            arguments += [jax.ShapeDtypeStruct((len(m),), d, sharding=client.sharding()) for _, d, m in wires.groups]
+            lowered = jax.jit(function, donate_argnums=donated, keep_unused=True).lower(*arguments)
+        try:
+            self.compiled = lowered.compile(compiler_options=COMPILER_OPTIONS)
+        except jax.errors.JaxRuntimeError as error:
+            raise compile_error(name, nodes, error) from None
+        self.call = self.compiled
+        self.outputs = tuple(Layout(o.shape, o.dtype) for o in lowered.out_info)
+        stats = self.compiled.memory_analysis()
+        self.argument_bytes = stats.argument_size_in_bytes if stats else 0
+        self.output_bytes = stats.output_size_in_bytes if stats else 0
+        self.temp_bytes = stats.temp_size_in_bytes if stats else 0
+        self.alias_bytes = stats.alias_size_in_bytes if stats else 0
+        self.compile_seconds = time.perf_counter() - start
+
+    def __repr__(self) -> str:
+        return f"Program({self.name}, {len(self.nodes)} ops, {self.compile_seconds:.3f} s to compile)"
+
+
+def compile_error(name: str, nodes: tuple[NodeInfo, ...], error: Exception) -> Exception:
+    """Turn what the compiler threw into an exception that a user can act on."""
+    text = str(error)
+    if "RESOURCE_EXHAUSTED" in text:
+        wanted = sum(o.nbytes for n in nodes for o in n.outputs)
+        return errors.out_of_memory(wanted, hbm.usage.live, client.memory_limit(), f"program {name}")
+    ops = ", ".join(dict.fromkeys(n.op for n in nodes))
+    return errors.CompileError(f"XLA could not compile {name} ({ops}): {text.splitlines()[0]}")
+
+
+def graph_function(nodes: Sequence[Node], live: Sequence[int], wires: Wires, n_inputs: int) -> Callable[..., tuple[Any, ...]]:
+    """Build the function that runs `nodes` in order and returns the results in the `live` slots.
+
+    Nodes that no live slot depends on are left out. Each op is traced under a scope with its number, so that an XLA
+    fusion's `op_name` leads back to it.
+    """
+    slots: list[range] = []
+    first = 0
+    for node in nodes:
+        slots.append(range(first, first + len(node.plan.outputs)))
+        first += len(node.plan.outputs)
+    needed = set(live)
+    wanted = [False] * len(nodes)
+    for k in range(len(nodes) - 1, -1, -1):
+        if not needed.isdisjoint(slots[k]):
+            wanted[k] = True
+            needed.update(r for r in nodes[k].refs if r >= 0)
+
+    def run(*arguments: Any) -> tuple[Any, ...]:
+        import jax
+
+        arrays, numbers = arguments[:n_inputs], wires.unpack(arguments[n_inputs:])
+        values: dict[int, Any] = {}
+        number = 0
+        for k, node in enumerate(nodes):
+            plan = node.plan
+            count = len(plan.wires)
+            if wanted[k]:
+                with jax.named_scope(f"{k}.{plan.scope}"):
+                    results = plan.lower(
+                        [values[r] if r >= 0 else arrays[-1 - r] for r in node.refs], numbers[number : number + count]
+                    )
+                for slot, value in zip(slots[k], results, strict=True):
+                    values[slot] = value
+            number += count
+        return tuple(values[s] for s in live)
+
+    return run
