@@ -1,0 +1,79 @@
+"""Every knob of torchtpu, and the environment variables that set their defaults.
+
+A knob is a module attribute (for the process). `with config.options(cpu_fallback="error"): ...` sets some for a scope.
+Environment variables are read here and nowhere else; docs/environment.md is the table of them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from typing import Any, Literal
+
+from torchtpu.errors import did_you_mean
+
+
+def _number(name: str, default: int) -> int:
+    text = os.environ.get(name, "").strip()
+    if not text:
+        return default
+    try:
+        return int(text)
+    except ValueError:
+        raise ValueError(f"{name}={text!r} is not a whole number") from None
+
+
+def _choice(name: str, value: str, choices: tuple[str, ...]) -> str:
+    if value not in choices:
+        raise ValueError(f"{name}={value!r}: use one of {', '.join(choices)}.{did_you_mean(value, choices)}")
+    return value
+
+
+FALLBACKS = ("warn", "error", "silent")
+
+# "cpu", "tpu", or another PJRT platform; empty: TPU if there is one, else CPU. Read when the device starts.
+platform: str = os.environ.get("TORCHTPU_PLATFORM", "").strip().lower()
+
+# The eager mode of a new process.
+eager_mode: str = os.environ.get("TORCHTPU_EAGER_MODE", "strict")
+
+# What to do with an operator that has no lowering to XLA: run it on the CPU with a warning, refuse, or just run it.
+cpu_fallback: Literal["warn", "error", "silent"] = _choice(  # type: ignore[assignment]
+    "TORCHTPU_CPU_FALLBACK", os.environ.get("TORCHTPU_CPU_FALLBACK", "warn"), FALLBACKS
+)
+
+# defer_and_fuse flushes when this many ops, or this many bytes of their results, are pending.
+max_pending_ops: int = _number("TORCHTPU_MAX_PENDING_OPS", 2000)
+max_pending_bytes: int = _number("TORCHTPU_MAX_PENDING_BYTES", 4 << 30)
+
+# A region of code whose graph compiled this often without ever being reused is run op by op until a graph comes back.
+churn_limit: int = _number("TORCHTPU_CHURN_LIMIT", 3)
+
+# Checks of debug mode, off by default: each costs a wait or a second computation per op.
+debug_nan: bool = False
+debug_index: bool = False
+debug_compare_cpu: bool = False
+
+_KNOBS = {name for name in globals() if not name.startswith("_") and name in __annotations__}
+
+
+@contextlib.contextmanager
+def options(**knobs: Any) -> Iterator[None]:
+    """Set knobs for a scope.
+
+    Raises:
+        AttributeError: no such knob (with the closest name).
+        ValueError: a value that the knob does not take.
+    """
+    for name, value in knobs.items():
+        if name not in _KNOBS:
+            raise AttributeError(f"torchtpu.config has no knob {name!r}.{did_you_mean(name, _KNOBS)}")
+        if name == "cpu_fallback":
+            _choice(name, value, FALLBACKS)
+    before = {name: globals()[name] for name in knobs}
+    globals().update(knobs)
+    try:
+        yield
+    finally:
+        globals().update(before)

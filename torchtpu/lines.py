@@ -1,0 +1,119 @@
+"""Which line of the user's code made an op: cheap to note, resolved only when somebody looks.
+
+An *origin* is `(code object, instruction offset)` of the nearest frame outside torch and torchtpu. Turning it into
+`In[7], line 3` needs the line table and the notebook's cell names, so that is left to `resolve`.
+"""
+
+from __future__ import annotations
+
+import linecache
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import CodeType
+
+import torch
+
+# A third element marks an op of a backward pass, shown at the line of its forward op.
+Origin = tuple[CodeType, int] | tuple[CodeType, int, str]
+
+_INSIDE = (os.path.dirname(__file__) + os.sep, os.path.dirname(torch.__file__) + os.sep)
+_SKIPPED = ("contextlib.py", "functools.py")
+
+# A notebook gives its cells' file names a label ("In[7]"); scripts keep the file name.
+label_of_file: Callable[[str], str | None] = lambda filename: None  # noqa: E731
+
+_user_file: dict[str, bool] = {}
+
+
+def _is_user_file(filename: str) -> bool:
+    if filename.startswith("<frozen") or (filename.startswith("<") and filename.endswith(">") and "ipython" not in filename):
+        # "<stdin>" and "<string>" are the user's own; frozen modules and generated code are not.
+        user = filename in ("<stdin>", "<string>", "<console>")
+    else:
+        inside = any(filename.startswith(root) for root in _INSIDE) or f"{os.sep}torchtpu{os.sep}notebook_ext" in filename
+        user = not inside and not (filename.endswith(_SKIPPED) and os.sep + "lib" + os.sep in filename)
+    _user_file[filename] = user
+    return user
+
+
+def here() -> Origin | None:
+    """Return the origin of the nearest user frame, or None where there is none (autograd's own thread)."""
+    frame = sys._getframe(1)
+    known = _user_file
+    while frame is not None:
+        code = frame.f_code
+        user = known.get(code.co_filename)
+        if user is None:
+            user = _is_user_file(code.co_filename)
+        if user:
+            return code, frame.f_lasti
+        frame = frame.f_back
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A resolved line of user code.
+
+    Attributes:
+        file: file name as Python knows it.
+        number: line, from 1.
+        where: what to show: `In[7], line 3` in a notebook, `train.py:12` elsewhere.
+        source: the text of the line, stripped; empty where the source is gone.
+        function: name of the enclosing function, `<module>` at top level.
+        backward: the line is that of the forward op whose gradient was being computed.
+    """
+
+    file: str
+    number: int
+    where: str
+    source: str
+    function: str
+    backward: bool = False
+
+    def __str__(self) -> str:
+        return self.where
+
+
+def resolve(origin: Origin | None) -> Line | None:
+    """Turn an origin into a `Line`."""
+    if origin is None:
+        return None
+    code, lasti = origin[0], origin[1]
+    number = _line_of(code, lasti)
+    file = code.co_filename
+    label = label_of_file(file)
+    where = f"{label}, line {number}" if label else f"{os.path.basename(file)}:{number}"
+    source = linecache.getline(file, number).strip()
+    return Line(file, number, where, source, code.co_name, len(origin) > 2)
+
+
+def _line_of(code: CodeType, lasti: int) -> int:
+    for start, end, line in code.co_lines():
+        if start <= lasti < end and line is not None:
+            return line
+    return code.co_firstlineno
+
+
+# Lines of forward ops by autograd's sequence number, so that a backward op can be shown at the line that made it.
+_forward: dict[int, Origin] = {}
+_MAX_FORWARD = 100_000
+_sequence_number = torch._C._autograd._get_sequence_nr
+_graph_task = torch._C._current_graph_task_id
+_node = torch._C._current_autograd_node
+
+
+def note() -> Origin | None:
+    """Return the line of the op being dispatched: the user's, or in a backward pass that of the forward op."""
+    if _graph_task() == -1:
+        origin = here()
+        if origin is not None and torch.is_grad_enabled():
+            if len(_forward) >= _MAX_FORWARD:
+                _forward.clear()
+            _forward[_sequence_number() - 1] = origin
+        return origin
+    node = _node()
+    origin = _forward.get(node._sequence_nr()) if node is not None else None
+    return (*origin, "backward") if origin is not None else here()

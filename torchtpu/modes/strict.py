@@ -1,0 +1,134 @@
+"""Strict mode: one program per op, launched at once and not waited for."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from torchtpu import client, errors, events, hbm, lines
+from torchtpu.buffer import Buffer
+from torchtpu.plan import Plan
+from torchtpu.program import Program
+
+_refcount = sys.getrefcount
+# What refers to an input buffer that only its storage holds: the storage, the list of inputs, getrefcount's argument.
+_STORAGE_ONLY = 3
+
+
+def run(plan: Plan, inputs: list[Buffer], numbers: Sequence[Any]) -> list[Buffer]:
+    """Run one op. Returns a buffer per output of the plan."""
+    arrays = []
+    for b in inputs:
+        a = b.array
+        arrays.append(a if a is not None else fill(b))
+    b = None  # a reference here would keep an input from being donated
+    program = None if plan.donatable else plan.program
+    if program is None:
+        program = select(plan, inputs)
+    if numbers:
+        arrays += plan.packing.pack(numbers)
+    if program.temp_bytes:
+        hbm.peak_with(program.output_bytes + program.temp_bytes)
+    try:
+        return [Buffer(layout, array) for layout, array in zip(plan.outputs, program.call(*arrays), strict=True)]
+    except jax.errors.JaxRuntimeError as error:
+        raise run_error(plan, error) from None
+
+
+def run_watched(plan: Plan, inputs: list[Buffer], numbers: Sequence[Any]) -> list[Buffer]:
+    """Run one op and record it."""
+    origin = hbm.usage.origin = lines.note()
+    for b in inputs:
+        if b.array is None:
+            fill(b)
+    b = None
+    known = plan.program, plan.donating
+    select(plan, inputs, reserve=False)
+    start = time.perf_counter()
+    results = run(plan, inputs, numbers)
+    seconds = time.perf_counter() - start
+    program = plan.last
+    for log in events.logs:
+        log.ops += 1
+        log.cache_hits += program in known
+        log.ran(program, log.mode, (origin,), seconds)
+    return results
+
+
+def select(plan: Plan, inputs: list[Buffer], reserve: bool = True) -> Program:
+    """Return the program for these inputs, compiled on first use.
+
+    Where an op rewrites a storage and nothing else holds the old array, it is the variant that reuses its memory; the
+    account then gives the bytes up before the output takes them (`reserve`).
+    """
+    if not plan.donatable:
+        if plan.program is None:
+            plan.program = _compile(plan, ())
+        plan.last = plan.program
+        return plan.program
+    for p in plan.donatable:
+        if inputs[p].shared or _refcount(inputs[p]) > _STORAGE_ONLY:
+            if plan.program is None:
+                plan.program = _compile(plan, ())
+            plan.last = plan.program
+            return plan.program
+    if plan.donating is None:
+        plan.donating = _compile(plan, plan.donatable)
+    if reserve:
+        for p in plan.donatable:
+            inputs[p].release()
+    plan.last = plan.donating
+    return plan.donating
+
+
+def _compile(plan: Plan, donate: tuple[int, ...]) -> Program:
+    program = plan.compile(donate)
+    if events.logs:
+        origin = lines.note()
+        for log in events.logs:
+            log.compiles.append(events.Compile(program, program.compile_seconds, "first time", origin, log.now()))
+    return program
+
+
+def launch(plan: Plan, arrays: list[Any], numbers: Sequence[Any]) -> Sequence[Any]:
+    """Run one op on arrays, outside any account."""
+    if plan.program is None:
+        plan.program = _compile(plan, ())
+    try:
+        return plan.program.call(*arrays, *plan.packing.pack(numbers))
+    except jax.errors.JaxRuntimeError as error:
+        raise run_error(plan, error) from None
+
+
+def fill(buffer: Buffer) -> Any:
+    """Return the array of a buffer that has none yet.
+
+    Promises are kept by a flush; memory from `torch.empty` becomes zeros.
+
+    Raises:
+        The error with which the buffer's op failed, if it did.
+    """
+    if buffer.error is not None:
+        raise buffer.error
+    if buffer.epoch:
+        from torchtpu.modes import deferred
+
+        deferred.flush("read")
+        if buffer.error is not None:
+            raise buffer.error
+    else:
+        buffer.fulfil(client.put(np.zeros(buffer.layout.shape, buffer.layout.dtype)))
+    return buffer.array
+
+
+def run_error(plan: Plan, error: Exception) -> Exception:
+    """Turn a failed launch into an exception that a user can act on."""
+    text = str(error)
+    if "RESOURCE_EXHAUSTED" in text or "Out of memory" in text:
+        return errors.out_of_memory(plan.nbytes, hbm.usage.live, client.memory_limit(), plan.name)
+    return errors.TorchTPUError(f"{plan.name} failed on the device: {text.splitlines()[0]}")
