@@ -1,0 +1,1 @@
+"""Profiles of what ran on `tpu`: not built yet."""
