@@ -6,7 +6,9 @@ are traced under a scoped `enable_x64`, compiler options go with each program.
 
 from __future__ import annotations
 
+import contextlib
 import os
+from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
@@ -85,6 +87,21 @@ def put(host: np.ndarray) -> Any:
     x64, batched_device_put, shaped = _put()
     with x64(True):  # otherwise 64-bit types are narrowed silently
         return batched_device_put(shaped(host.shape, host.dtype), sharding(), [host], [device()])
+
+
+@contextlib.contextmanager
+def tracing() -> Iterator[None]:
+    """Trace with 64-bit types, and without the caller's file and line in the program: they would change its disk key."""
+    from jax._src import config as jax_config
+
+    with jax_config.enable_x64(True), jax_config.traceback_in_locations_limit(0):
+        yield
+
+
+@cache
+def shares_memory() -> bool:
+    """Whether the host reads the device's memory where it is (XLA:CPU)."""
+    return device().platform == "cpu"
 
 
 @cache

@@ -38,6 +38,11 @@ platform: str = os.environ.get("TORCHTPU_PLATFORM", "").strip().lower()
 # The eager mode of a new process.
 eager_mode: str = os.environ.get("TORCHTPU_EAGER_MODE", "strict")
 
+# Where compiled programs are kept between sessions; "off" keeps none. Read when the first program is compiled.
+cache_dir: str = os.environ.get(
+    "TORCHTPU_CACHE_DIR", os.path.join(os.environ.get("XDG_CACHE_HOME") or os.path.join("~", ".cache"), "torchtpu")
+)
+
 # What to do with an operator that has no lowering to XLA: run it on the CPU with a warning, refuse, or just run it.
 cpu_fallback: Literal["warn", "error", "silent"] = _choice(  # type: ignore[assignment]
     "TORCHTPU_CPU_FALLBACK", os.environ.get("TORCHTPU_CPU_FALLBACK", "warn"), FALLBACKS

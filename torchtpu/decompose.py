@@ -11,7 +11,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torchtpu.dtypes import xla_dtype
 from torchtpu.evaluate import NumberArg, TensorArg, call, cast, computation_dtype
 from torchtpu.ops.registry import RULES
-from torchtpu.schema import Signature
+from torchtpu.schema import Signature, functional_of
 
 if TYPE_CHECKING:
     from torchtpu.plan import Arguments
@@ -26,9 +26,11 @@ def decomposition(signature: Signature, arguments: Arguments, metas: Sequence[An
     from torch._decomp import decomposition_table
 
     name = signature.name
-    table = decomposition_table.get(signature.op)
-    if table is None or signature.mutated:
+    functional = functional_of(signature.op) if signature.mutated else signature.op
+    table = decomposition_table.get(functional) if functional is not None else None
+    if table is None:
         raise NotImplementedError(f"{name} has neither a lowering to XLA nor a usable decomposition")
+    target = Signature(functional)
     flat: list[torch.Tensor] = list(arguments.metas)
     host = {k: n for k, n in enumerate(arguments.numbers) if isinstance(n, torch.Tensor)}
 
@@ -40,7 +42,8 @@ def decomposition(signature: Signature, arguments: Arguments, metas: Sequence[An
         return [rebuild(p, tensors) for p in place] if isinstance(place, list) else place
 
     def traced(*tensors: torch.Tensor) -> Any:
-        positional, named = signature.split([rebuild(p, tensors) for p in arguments.template])
+        given = [rebuild(p, tensors) for k, p in enumerate(arguments.template) if k not in signature.outs]
+        positional, named = target.split(given)
         return table(*positional, **named)
 
     inputs = flat + [torch.empty((), dtype=n.dtype, device="meta") for n in host.values()]

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from torchtpu import client, errors, hbm
+from torchtpu import client, disk_cache, errors, hbm
 from torchtpu.layout import Layout
 
 if TYPE_CHECKING:
@@ -90,18 +90,19 @@ class Program:
     """A compiled program.
 
     Attributes:
-        name: `aten_mul` for one op, `fused_12_ops_3` for a graph.
+        name: `aten_mul` for one op, `fused_12_ops#3` for the third graph.
         nodes: its ops.
         inputs, outputs: layouts of its arrays (numbers not counted).
         donated: positions of the inputs whose memory it may reuse.
         call: the compiled callable: arrays, then packed numbers; returns a tuple of arrays.
-        compile_seconds: tracing, lowering and XLA, measured.
+        compile_seconds: tracing, lowering and XLA (or loading from disk), measured.
+        from_disk: it was compiled by an earlier session and loaded.
         argument_bytes, output_bytes, temp_bytes, alias_bytes: as XLA's compiler for the platform reports them.
     """
 
     __slots__ = (
         "name", "nodes", "inputs", "outputs", "donated", "wires", "call", "compile_seconds",
-        "argument_bytes", "output_bytes", "temp_bytes", "alias_bytes", "compiled",
+        "argument_bytes", "output_bytes", "temp_bytes", "alias_bytes", "compiled", "from_disk",
     )  # fmt: skip
 
     def __init__(
@@ -116,14 +117,19 @@ class Program:
         import jax
 
         self.name, self.nodes, self.inputs, self.wires, self.donated = name, nodes, inputs, wires, donated
-        function.__name__ = function.__qualname__ = name
+        function.__name__ = function.__qualname__ = name.partition("#")[0]
         start = time.perf_counter()
-        with jax.enable_x64(True):
+        with client.tracing():
             arguments = [jax.ShapeDtypeStruct(i.shape, i.dtype, sharding=client.sharding()) for i in inputs]
             arguments += [jax.ShapeDtypeStruct((len(m),), d, sharding=client.sharding()) for _, d, m in wires.groups]
             lowered = jax.jit(function, donate_argnums=donated, keep_unused=True).lower(*arguments)
+        key = disk_cache.key_of(lowered.as_text(debug_info=True), COMPILER_OPTIONS)
+        self.compiled = disk_cache.load(key)
+        self.from_disk = self.compiled is not None
         try:
-            self.compiled = lowered.compile(compiler_options=COMPILER_OPTIONS)
+            if self.compiled is None:
+                self.compiled = lowered.compile(compiler_options=COMPILER_OPTIONS)
+                disk_cache.save(key, self.compiled)
         except jax.errors.JaxRuntimeError as error:
             raise compile_error(name, nodes, error) from None
         self.call = self.compiled

@@ -83,3 +83,17 @@ class Signature:
         if rule.promotion is None:
             return name in rule.dynamic
         return name not in rule.static
+
+
+def functional_of(op: torch._ops.OpOverload) -> torch._ops.OpOverload | None:
+    """Return the overload that computes what an in-place or `out=` overload writes, or None if ATen has none."""
+    base = op.overloadpacket._qualified_op_name.removeprefix("aten::")
+    signature = Signature(op)
+    if not signature.outs:
+        base = base.removesuffix("_")
+    packet = getattr(torch.ops.aten, base, None)
+    for name in packet.overloads() if packet is not None else ():
+        candidate = Signature(getattr(packet, name))
+        if not candidate.mutated and candidate.types == signature.types:
+            return candidate.op
+    return None

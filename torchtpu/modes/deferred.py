@@ -228,7 +228,7 @@ def _compile(graph: Graph, kept: tuple[int, ...], donated: tuple[int, ...], reas
     family = _family(graph)
     _vain[family] = _vain.get(family, 0) + 1
     function = graph_function(nodes, kept, wires, len(graph.inputs))
-    name = f"fused_{len(nodes)}_ops_{len(_programs)}"
+    name = f"fused_{len(nodes)}_ops#{len(_programs) + 1}"
     try:
         program = Program(
             name, tuple(n.plan.info() for n in nodes), function, tuple(b.layout for b in graph.inputs), wires, donated
