@@ -145,55 +145,49 @@ def steps(shape: tuple[int, ...], size: tuple[int, ...], stride: tuple[int, ...]
         inner[k] = inner[k + 1] + (size[d] - 1) * stride[d]
 
     out: list[Step] = []
-    current = shape
+    current = actual = shape  # what the steps should have made by now, and what they have: reshapes wait and merge
 
-    def reshape(new: tuple[int, ...]) -> None:
-        nonlocal current
-        if out and out[-1].kind == "reshape":
-            out.pop()
-        if new != current or out:
-            out.append(Step("reshape", new))
-        current = new
+    def emit(kind: str, args: tuple, result: tuple[int, ...]) -> None:
+        nonlocal current, actual
+        if actual != current:
+            out.append(Step("reshape", current))
+        out.append(Step(kind, args))
+        current = actual = result
 
-    def cut(start: int, stop: int) -> None:
-        """Slice the last axis to [start, stop), padding where the array ends before."""
-        nonlocal current
-        length = current[-1]
+    def cut(axis: int, start: int, stop: int) -> None:
+        """Slice an axis (counted from the end) to [start, stop), padding the last one where the array ends before."""
+        axis += len(current)
+        length = current[axis]
         if stop > length:
-            out.append(Step("pad", (stop - length,)))
-            current = (*current[:-1], stop)
-            length = stop
-        if start or stop != length:
-            starts = (*(0 for _ in current[:-1]), start)
-            out.append(Step("slice", (starts, (*current[:-1], stop))))
-            current = (*current[:-1], stop - start)
+            emit("pad", (stop - length,), (*current[:-1], stop))
+        if start or stop != current[axis]:
+            starts = tuple(start if a == axis else 0 for a in range(len(current)))
+            stops = tuple(stop if a == axis else n for a, n in enumerate(current))
+            emit("slice", (starts, stops), tuple(b - a for a, b in zip(starts, stops, strict=True)))
 
-    reshape((numel,))
+    current = (numel,)
     for k, d in enumerate(order):
         length, rows, step = current[-1], size[d], stride[d]
         row, rest = divmod(offset, step)
         if rest + inner[k + 1] > step or (row + rows) * step > length:
-            cut(offset, offset + rows * step)
+            cut(-1, offset, offset + rows * step)
             row = rest = 0
         else:
-            cut(0, length // step * step)
-        reshape((*current[:-1], current[-1] // step, step))
-        if row or current[-2] != rows:
-            starts = (*(0 for _ in current[:-2]), row, 0)
-            out.append(Step("slice", (starts, (*current[:-2], row + rows, current[-1]))))
-            current = (*current[:-2], rows, current[-1])
+            cut(-1, 0, length // step * step)
+        current = (*current[:-1], current[-1] // step, step)
+        cut(-2, row, row + rows)
         offset = rest
-    cut(offset, offset + 1)
-    reshape(current[:-1])
+    cut(-1, offset, offset + 1)
+    current = current[:-1]
     # The axes now follow `order`; bring them to the dimensions' own order, then add those of size 1 and stride 0.
-    ranks = sorted(range(len(order)), key=order.__getitem__)
-    if ranks != list(range(len(order))):
-        out.append(Step("transpose", tuple(ranks)))
-        current = tuple(current[r] for r in ranks)
-    kept = tuple(1 if stride[d] == 0 else size[d] for d in range(len(size)))
-    reshape(kept)
-    if kept != size:
-        out.append(Step("broadcast", size))
+    ranks = tuple(sorted(range(len(order)), key=order.__getitem__))
+    if ranks != tuple(range(len(order))):
+        emit("transpose", ranks, tuple(current[r] for r in ranks))
+    current = tuple(1 if stride[d] == 0 else size[d] for d in range(len(size)))
+    if current != size:
+        emit("broadcast", size, size)
+    elif actual != current:
+        out.append(Step("reshape", current))
     return tuple(out)
 
 
