@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from torchtpu import hbm
+from torchtpu import hbm, lines
 from torchtpu.layout import Layout
 
 DEVICE = torch.device("privateuseone", 0)  # `_register` renames the backend; the object follows
@@ -57,8 +57,8 @@ class Buffer:
             if live > u.peak:
                 u.peak = live
             if u.trace is not None:
-                self.origin = u.origin
-                u.trace.append((n, id(self), layout, u.origin))
+                self.origin = u.origin or lines.here()
+                u.trace.append((n, id(self), layout, self.origin))
 
     def fulfil(self, array: Any) -> None:
         """Keep the promise."""

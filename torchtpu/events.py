@@ -111,7 +111,6 @@ class Log:
     flushes: list[Flush] = field(default_factory=list)
     syncs: list[Sync] = field(default_factory=list)
     fallbacks: list[Fallback] = field(default_factory=list)
-    memory: list[tuple[float, int, int, Origin | None]] = field(default_factory=list)
     cache_hits: int = 0
     ops: int = 0
     dispatch_seconds: float = 0.0

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 class Trace(Protocol):
     """What watches allocations (a `ledger.Ledger`)."""
 
-    def append(self, entry: tuple[int, int, Layout | None, Origin | None]) -> None:
-        """Take an allocation or a release."""
+    def append(self, entry: tuple[int, int, Layout | str, Origin | None]) -> None:
+        """Take an allocation, a release, or what a program needs while it runs."""
 
 
 @dataclass(slots=True)
@@ -31,7 +31,8 @@ class Usage:
         peak: highest `live` plus temporaries since the last reset.
         allocations: arrays made since the start.
         allocated: bytes since the start.
-        trace: while watched, takes (+bytes, buffer id, layout, origin) and (-bytes, ...) in order; id 0: momentary bytes.
+        trace: while watched, takes (+bytes, buffer id, layout, origin) and (-bytes, ...) in order; (+bytes, 0, name, None)
+            for what a running program needs.
         origin: the line whose op runs now, while watched.
     """
 
@@ -46,13 +47,13 @@ class Usage:
 usage = Usage()
 
 
-def peak_with(temporaries: int) -> None:
+def peak_with(temporaries: int, program: str) -> None:
     """Count a running program's temporaries towards the peak."""
     u = usage
     if u.live + temporaries > u.peak:
         u.peak = u.live + temporaries
     if u.trace is not None:
-        u.trace.append((temporaries, 0, None, u.origin))
+        u.trace.append((temporaries, 0, program, None))
 
 
 def reset_peak() -> None:

@@ -6,10 +6,11 @@ An *origin* is `(code object, instruction offset)` of the nearest frame outside 
 
 from __future__ import annotations
 
+import contextlib
 import linecache
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from types import CodeType
 
@@ -18,21 +19,46 @@ import torch
 # A third element marks an op of a backward pass, shown at the line of its forward op.
 Origin = tuple[CodeType, int] | tuple[CodeType, int, str]
 
-_INSIDE = (os.path.dirname(__file__) + os.sep, os.path.dirname(torch.__file__) + os.sep)
+_INSIDE = [os.path.dirname(__file__) + os.sep, os.path.dirname(torch.__file__) + os.sep]
 _SKIPPED = ("contextlib.py", "functools.py")
 
+
+def no_label(filename: str) -> str | None:
+    """Leave a file its name."""
+    return None
+
+
 # A notebook gives its cells' file names a label ("In[7]"); scripts keep the file name.
-label_of_file: Callable[[str], str | None] = lambda filename: None  # noqa: E731
+label_of_file: Callable[[str], str | None] = no_label
 
 _user_file: dict[str, bool] = {}
+_nobody = False
+
+
+def skip(directory: str) -> None:
+    """Never take code under `directory` for the user's own."""
+    if directory + os.sep not in _INSIDE:
+        _INSIDE.append(directory + os.sep)
+        _user_file.clear()
+
+
+@contextlib.contextmanager
+def nobodys() -> Iterator[None]:
+    """Do work inside the block for no line of the user's: at the end of a cell, say, below which is only Jupyter's code."""
+    global _nobody
+    before, _nobody = _nobody, True
+    try:
+        yield
+    finally:
+        _nobody = before
 
 
 def _is_user_file(filename: str) -> bool:
     if filename.startswith("<frozen") or (filename.startswith("<") and filename.endswith(">") and "ipython" not in filename):
-        # "<stdin>" and "<string>" are the user's own; frozen modules and generated code are not.
-        user = filename in ("<stdin>", "<string>", "<console>")
+        # "<stdin>", "<string>" and what %%time runs are the user's own; frozen modules and generated code are not.
+        user = filename in ("<stdin>", "<string>", "<console>", "<timed exec>", "<timed eval>")
     else:
-        inside = any(filename.startswith(root) for root in _INSIDE) or f"{os.sep}torchtpu{os.sep}notebook_ext" in filename
+        inside = any(filename.startswith(root) for root in _INSIDE)
         user = not inside and not (filename.endswith(_SKIPPED) and os.sep + "lib" + os.sep in filename)
     _user_file[filename] = user
     return user
@@ -40,6 +66,8 @@ def _is_user_file(filename: str) -> bool:
 
 def here() -> Origin | None:
     """Return the origin of the nearest user frame, or None where there is none (autograd's own thread)."""
+    if _nobody:
+        return None
     frame = sys._getframe(1)
     known = _user_file
     while frame is not None:

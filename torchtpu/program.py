@@ -34,10 +34,17 @@ class NodeInfo:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """An op in a graph: its plan, and where its arrays come from (`>= 0`: a result's slot, `< 0`: input `-1 - ref`)."""
+    """An op in a graph.
+
+    Attributes:
+        plan: what it does.
+        refs: where its arrays come from (`>= 0`: a result's slot, `< 0`: input `-1 - ref`).
+        backward: it was recorded in a backward pass.
+    """
 
     plan: Plan
     refs: tuple[int, ...]
+    backward: bool = False
 
 
 _constants: dict[tuple[str, bytes], Any] = {}
@@ -173,22 +180,35 @@ def graph_function(nodes: Sequence[Node], live: Sequence[int], wires: Wires, n_i
             wanted[k] = True
             needed.update(r for r in nodes[k].refs if r >= 0)
 
+    forward = {s for node, made in zip(nodes, slots, strict=True) if not node.backward for s in made}
+
     def run(*arguments: Any) -> tuple[Any, ...]:
         import jax
 
         arrays, numbers = arguments[:n_inputs], wires.unpack(arguments[n_inputs:])
         values: dict[int, Any] = {}
+        saved: dict[int, Any] = {}
+
+        def value(ref: int, backward: bool) -> Any:
+            if ref < 0:
+                return arrays[-1 - ref]
+            if not backward or ref not in forward:
+                return values[ref]
+            # What autograd saved for the backward pass. Behind a barrier, XLA does not merge the backward op's work with
+            # the forward op's, which would keep intermediates alive that the op computes again from what it saved.
+            if ref not in saved:
+                saved[ref] = jax.lax.optimization_barrier(values[ref])
+            return saved[ref]
+
         number = 0
         for k, node in enumerate(nodes):
             plan = node.plan
             count = len(plan.wires)
             if wanted[k]:
                 with jax.named_scope(f"{k}.{plan.scope}"):
-                    results = plan.lower(
-                        [values[r] if r >= 0 else arrays[-1 - r] for r in node.refs], numbers[number : number + count]
-                    )
-                for slot, value in zip(slots[k], results, strict=True):
-                    values[slot] = value
+                    results = plan.lower([value(r, node.backward) for r in node.refs], numbers[number : number + count])
+                for slot, result in zip(slots[k], results, strict=True):
+                    values[slot] = result
             number += count
         return tuple(values[s] for s in live)
 

@@ -63,7 +63,10 @@ class State:
     __slots__ = ("mode", "execute")
 
     def __init__(self) -> None:
-        self.mode = EagerMode.parse(config.eager_mode)
+        try:
+            self.mode = EagerMode.parse(config.eager_mode)
+        except ValueError as error:
+            raise ValueError(f"TORCHTPU_EAGER_MODE: {error}") from None
         self.execute: Callable[..., list[Any]] = _not_started
 
     def select(self) -> None:

@@ -1,6 +1,6 @@
 """defer_and_fuse: ops are collected in a graph, and compiled and run together when a value is needed.
 
-Cuts are deterministic: a read, `synchronize`, the end of a backward pass or of a cell, a change of mode, a cap on
+Cuts are deterministic: a read, `synchronize`, the end of a backward pass, of an optimizer's step or of a cell, a change of mode, a cap on
 pending ops and bytes. Never the clock.
 """
 
@@ -71,6 +71,7 @@ def record(plan: Plan, inputs: list[Buffer], numbers: Sequence[Any]) -> list[Buf
         task = _graph_task()
         if task != graph.task and (task == -1 or graph.task == -1):
             graph.task = task
+            graph.key.append(task != -1)
             if task != -1:
                 torch.autograd.Variable._execution_engine.queue_callback(_backward_ended)
         epoch = graph.epoch
@@ -83,7 +84,7 @@ def record(plan: Plan, inputs: list[Buffer], numbers: Sequence[Any]) -> list[Buf
                 graph.inputs.append(b)
                 b.ref = -len(graph.inputs)
             refs.append(b.ref)
-        graph.nodes.append(Node(plan, refs))
+        graph.nodes.append(Node(plan, refs, graph.task != -1))
         graph.key.append(plan)
         graph.key += refs
         graph.origins.append(lines.here())
@@ -118,6 +119,11 @@ def record_watched(plan: Plan, inputs: list[Buffer], numbers: Sequence[Any]) -> 
 def _backward_ended() -> None:
     _graph.task = -1
     flush("end of backward")
+
+
+def optimizer_stepped(*_: Any) -> None:
+    """Cut after an optimizer's step, so that a loop makes the same programs whether and wherever it reads its loss."""
+    flush("end of optimizer step")
 
 
 def pending() -> int:
@@ -246,7 +252,7 @@ def _compile(graph: Graph, kept: tuple[int, ...], donated: tuple[int, ...], reas
 
 def _run(graph: Graph, program: Program, live: list[Buffer], reason: str, hit: bool) -> Exception | None:
     arrays = [b.array for b in graph.inputs] + program.wires.pack(graph.numbers)
-    hbm.peak_with(program.output_bytes - program.alias_bytes + program.temp_bytes)
+    hbm.peak_with(program.output_bytes - program.alias_bytes + program.temp_bytes, program.name)
     start = time.perf_counter()
     try:
         results = program.call(*arrays)

@@ -33,7 +33,7 @@ def run(plan: Plan, inputs: list[Buffer], numbers: Sequence[Any]) -> list[Buffer
     if numbers:
         arrays += plan.packing.pack(numbers)
     if program.temp_bytes:
-        hbm.peak_with(program.output_bytes + program.temp_bytes)
+        hbm.peak_with(program.output_bytes + program.temp_bytes, program.name)
     try:
         return [Buffer(layout, array) for layout, array in zip(plan.outputs, program.call(*arrays), strict=True)]
     except jax.errors.JaxRuntimeError as error:
@@ -42,7 +42,7 @@ def run(plan: Plan, inputs: list[Buffer], numbers: Sequence[Any]) -> list[Buffer
 
 def run_watched(plan: Plan, inputs: list[Buffer], numbers: Sequence[Any]) -> list[Buffer]:
     """Run one op and record it."""
-    origin = hbm.usage.origin = lines.note()
+    origin = lines.note()
     for b in inputs:
         if b.array is None:
             fill(b)
@@ -50,7 +50,11 @@ def run_watched(plan: Plan, inputs: list[Buffer], numbers: Sequence[Any]) -> lis
     known = plan.program, plan.donating
     select(plan, inputs, reserve=False)
     start = time.perf_counter()
-    results = run(plan, inputs, numbers)
+    hbm.usage.origin = origin
+    try:
+        results = run(plan, inputs, numbers)
+    finally:
+        hbm.usage.origin = None
     seconds = time.perf_counter() - start
     program = plan.last
     for log in events.logs:

@@ -1,0 +1,139 @@
+"""Cells that run under `%%tpu_mode`: opened by their first line, closed and reported when the cell ends."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from IPython.core.error import UsageError
+from IPython.core.interactiveshell import ExecutionInfo, ExecutionResult, InteractiveShell
+
+from torchtpu import lines
+from torchtpu.report import Report
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What the user asked for: the mode's label, whether to show the report, and where to save it."""
+
+    mode: str
+    quiet: bool = False
+    save: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Open:
+    """A cell under way. `owner`: IPython's record of it; None for a silent one."""
+
+    owner: ExecutionInfo | None
+    options: Options
+    scopes: contextlib.ExitStack
+    report: Report
+
+
+class Cells:
+    """The cells of one shell: which run, and which of them are watched.
+
+    Cells nest (`%run`, `%%capture`, ...): each is known by IPython's own record of it, which is the same object when it
+    starts and when it ends.
+    """
+
+    def __init__(self, shell: InteractiveShell) -> None:
+        self._shell = shell
+        self._running: list[ExecutionInfo] = []
+        self._open: list[_Open] = []
+        self.callbacks: dict[str, Callable[..., None]] = {
+            "pre_run_cell": self._started,
+            "post_execute": self._silent_ended,
+            "post_run_cell": self._ended,
+        }
+
+    def open(self, options: Options) -> None:
+        """Enter a mode and begin a report, until the running cell ends.
+
+        Raises:
+            UsageError: the cell has another `%%tpu_mode` already.
+        """
+        from torchtpu import modes
+        from torchtpu.watch import watch
+
+        owner = self._running[-1] if self._running else None
+        for cell in self._open:
+            if cell.owner is owner:
+                if cell.options == options:  # the same line again: %%timeit runs it in each of its loops
+                    return
+                raise UsageError("a cell can have one %%tpu_mode")
+        with contextlib.ExitStack() as scopes:
+            scopes.enter_context(modes.scope(options.mode))
+            report = scopes.enter_context(watch())
+            self._open.append(_Open(owner, options, scopes.pop_all(), report))
+
+    def close_all(self) -> None:
+        """End every open cell, innermost first."""
+        while self._open:
+            self._close(self._open.pop(), None)
+
+    def _started(self, info: ExecutionInfo) -> None:
+        self._running.append(info)
+
+    def _silent_ended(self) -> None:
+        # IPython announces the end of a silent execution only here, and not its start.
+        if not self._running:
+            self._end(None, None)
+
+    def _ended(self, result: ExecutionResult | None) -> None:
+        if result is None:  # ipykernel, where the cell's own task was cancelled
+            owners = self._running[::-1]
+        elif result.info in self._running:
+            owners = self._running[self._running.index(result.info) :][::-1]
+        else:  # the cell that loaded this extension, or an empty one
+            owners = [None]
+        for owner in owners:
+            if owner is not None:
+                self._running.remove(owner)
+            self._end(owner, result)
+
+    def _end(self, owner: ExecutionInfo | None, result: ExecutionResult | None) -> None:
+        """Run what the cell left pending, then close it if it is watched."""
+        modes: Any = sys.modules.get("torchtpu.modes")  # not loaded: nothing can be pending, and jax need not be loaded
+        with lines.nobodys():
+            try:
+                if modes is not None:
+                    modes.flush("end of cell")
+            except (Exception, KeyboardInterrupt) as error:
+                self._fail(result, error)
+            while self._open and self._open[-1].owner is owner:
+                self._close(self._open.pop(), result)
+
+    def _close(self, cell: _Open, result: ExecutionResult | None) -> None:
+        error = (result.error_before_exec or result.error_in_exec) if result is not None else None
+        try:
+            if error is None:
+                cell.scopes.close()
+            else:
+                cell.scopes.__exit__(type(error), error, error.__traceback__)
+        except (Exception, KeyboardInterrupt) as raised:
+            if raised is not error:
+                self._fail(result, raised)
+        if not cell.report.finished:  # the watch itself was interrupted
+            return
+        if not cell.options.quiet:
+            text = cell.report.to_text(shutil.get_terminal_size().columns) if sys.stdout.isatty() else cell.report.to_text()
+            self._shell.display_pub.publish(data={"text/html": cell.report.to_html(), "text/plain": text}, metadata={})
+        if cell.options.save is not None:
+            try:
+                cell.report.save(cell.options.save)
+            except OSError as raised:
+                self._fail(result, raised)
+
+    def _fail(self, result: ExecutionResult | None, error: BaseException) -> None:
+        """Show an error that came up when the cell had ended, and let it count as the cell's: Run All stops there."""
+        self._shell.showtraceback((type(error), error, error.__traceback__), exception_only=True)
+        if result is not None and result.success:
+            result.error_in_exec = error
+            self._shell.last_execution_succeeded = False

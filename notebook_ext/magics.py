@@ -1,0 +1,68 @@
+"""The magics: they read their arguments and leave the work to others."""
+
+from __future__ import annotations
+
+from types import EllipsisType
+
+from IPython.core.error import UsageError
+from IPython.core.interactiveshell import InteractiveShell
+from IPython.core.magic import Magics, line_cell_magic, line_magic, magics_class
+from IPython.core.magic_arguments import argument, magic_arguments, parse_argstring
+
+from torchtpu.notebook_ext import first_line
+from torchtpu.notebook_ext.cells import Cells, Options
+from torchtpu.notebook_ext.status import status
+from torchtpu.report.report import check_path
+
+
+@magics_class
+class TPUMagics(Magics):
+    """`%tpu`, `%tpu_mode` and `%%tpu_mode`."""
+
+    def __init__(self, shell: InteractiveShell, cells: Cells) -> None:
+        super().__init__(shell)
+        self._cells = cells
+
+    @line_magic
+    def tpu(self, line: str) -> None:
+        """Show the state of the device: platform, mode, HBM in use, peak and limit, and programs cached.
+
+        It starts no device.
+        """
+        if line.strip():
+            raise UsageError("%tpu takes no arguments; the mode is set with %tpu_mode")
+        print(status())
+
+    @magic_arguments()
+    @argument(
+        "mode",
+        nargs="?",
+        help="strict, debug or defer_and_fuse (or an EagerMode's name); case and - or _ do not matter. "
+        "Left out: the mode that is set.",
+    )
+    @argument("--quiet", action="store_true", help="%%%%tpu_mode: show no report.")
+    @argument("--save", metavar="PATH", help="%%%%tpu_mode: save the report too, as .json, .html or .txt.")
+    @line_cell_magic
+    def tpu_mode(self, line: str, cell: str | EllipsisType | None = None) -> None:
+        """Choose when ops run: for this cell (%%tpu_mode, with a report below it) or from now on (%tpu_mode)."""
+        from torchtpu import modes
+
+        arguments = parse_argstring(self.tpu_mode, line)
+        try:
+            mode = modes.EagerMode.parse(arguments.mode) if arguments.mode else modes.current()
+            save = check_path(arguments.save.strip("'\"")) if arguments.save else None  # IPython keeps quotes
+        except ValueError as error:
+            raise UsageError(str(error)) from None
+        if cell is None:
+            if arguments.quiet or save:
+                raise UsageError("--quiet and --save belong to a report: use them with %%tpu_mode")
+            if arguments.mode:
+                modes.set(mode)
+            else:
+                print(mode.label)
+            return
+        if cell is ...:  # the first line of a cell, as `first_line` rewrote it
+            first_line.show_as_typed()
+        self._cells.open(Options(mode.label, arguments.quiet, save))
+        if isinstance(cell, str):  # called by code, with a body that nobody has run
+            self.shell.run_cell(cell).raise_error()

@@ -1,0 +1,36 @@
+"""What every test may use."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+
+import pytest
+
+import torchtpu  # noqa: F401  (registers the device)
+from torchtpu import config, modes
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip browser tests where there is no Chromium. `make setup` installs it where it can."""
+    if shutil.which("chromium") is None:
+        for item in items:
+            if item.get_closest_marker("browser"):
+                item.add_marker(pytest.mark.skip(reason="no chromium on PATH"))
+
+
+MODES = ("strict", "debug", "defer_and_fuse")
+
+
+@pytest.fixture(params=MODES)
+def mode(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Run the test once in each eager mode."""
+    with modes.scope(request.param):
+        yield request.param
+
+
+@pytest.fixture
+def no_fallback() -> Iterator[None]:
+    """Make an operator that would run on the CPU an error."""
+    with config.options(cpu_fallback="error"):
+        yield

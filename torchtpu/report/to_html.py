@@ -1,0 +1,109 @@
+"""Reports as static HTML for notebooks.
+
+Only what an untrusted notebook keeps: `<details>`, tables, `style=` attributes and `<img src="data:...">`; no style
+sheets, scripts, inline SVG or iframes. Colours are inherited or see-through, so that light and dark themes both work.
+"""
+
+from __future__ import annotations
+
+from html import escape
+
+from torchtpu.report import bar, units
+from torchtpu.report.report import Report
+from torchtpu.report.sections import Cell, Fold, Place, Section, headline, sections, times, warnings
+
+_LINE = "rgba(128,128,128,0.3)"
+_BOX = f"border:1px solid {_LINE};border-radius:6px;padding:10px 14px;margin:4px 0;font-size:13px;line-height:1.5;color:inherit"
+_QUIET = "opacity:0.7"
+_PHRASE = "white-space:nowrap;margin-right:12px"
+_CODE = "font-family:monospace;font-size:12px"
+# JupyterLab, nbconvert and VS Code style `td`, `th` and `tr` of outputs (zebra rows, right-aligned text): undone here.
+_TABLE = "border-collapse:collapse;border:none;margin:2px 0 8px 0;font-size:13px;color:inherit"
+_ROW = f"background:none;border-top:1px solid {_LINE}"
+_TD = "padding:3px 14px 3px 0;vertical-align:top;text-align:"
+_TH = "padding:3px 14px 3px 0;font-weight:normal;opacity:0.7;vertical-align:bottom;white-space:nowrap;text-align:"
+
+
+def to_html(report: Report) -> str:
+    """Draw a report as one HTML fragment."""
+    return (
+        f'<div style="{_BOX}">{_head(report)}{_time(report)}'
+        f"{''.join(map(_warning, warnings(report)))}{''.join(map(_section, sections(report)))}</div>"
+    )
+
+
+def page(report: Report) -> str:
+    """Draw a report as a whole HTML page, for a file."""
+    return (
+        '<!DOCTYPE html><html lang="en"><head><meta charset="utf-8"><meta name="color-scheme" content="light dark">'
+        f"<title>torchtpu report: {escape(report.mode)}</title></head>"
+        f'<body style="font-family:system-ui,sans-serif;margin:16px">{to_html(report)}</body></html>\n'
+    )
+
+
+def _head(report: Report) -> str:
+    # The spaces between the phrases are where the line may break.
+    figures = " ".join(f'<span style="{_PHRASE}">{escape(figure)}</span>' for figure in headline(report))
+    return f'<div><b style="{_PHRASE}">{escape(report.mode)}</b> {figures} <span style="{_QUIET}">measured</span></div>'
+
+
+def _time(report: Report) -> str:
+    parts = [(name, s) for name, s in times(report) if s > 0]
+    if not parts:
+        return ""
+    shown = [f"{name} {units.seconds(s)}" for name, s in parts]
+    # The picture is stretched; its height is given twice because some sanitizers drop one of the two.
+    style = "display:block;width:100%;height:8px;max-width:none;margin:6px 0 4px 0"
+    picture = f'<img alt="{escape(", ".join(shown))}" src="{bar.picture(parts)}" height="8" style="{style}">'
+    legend = " ".join(
+        f'<span style="{_PHRASE}"><span style="color:{bar.COLOURS[name]}">&#9632;</span> {escape(text)}</span>'
+        for (name, _), text in zip(parts, shown, strict=True)
+    )
+    elapsed = f'<span style="white-space:nowrap;{_QUIET}">of {units.seconds(report.seconds.elapsed)} elapsed, measured</span>'
+    return f'{picture}<div style="margin-bottom:4px">{legend} {elapsed}</div>'
+
+
+def _warning(warning: tuple[str, Place | None]) -> str:
+    sentence, place = warning
+    where = f"{_cell(place)} " if place and place.where else ""
+    style = "border-left:3px solid #d9792b;padding:2px 0 2px 10px;margin:4px 0"
+    return f'<div style="{style}">{where}{escape(sentence)}</div>'
+
+
+def _section(section: Section) -> str:
+    head = "".join(f'<th style="{_TH}{_align(c.figure)}">{escape(c.title)}</th>' for c in section.columns)
+    rows = "".join(
+        f'<tr style="{_ROW}">' + "".join(_data(cell, c.figure) for cell, c in zip(row, section.columns, strict=True)) + "</tr>"
+        for row in section.rows
+    )
+    more = f'<div style="{_QUIET}">{escape(section.more)}</div>' if section.more else ""
+    return (
+        f'<details style="margin:0"><summary style="cursor:pointer;padding:2px 0">{escape(section.title)} '
+        f'<span style="{_QUIET}">{escape(section.note)}</span></summary>'
+        f'<div style="overflow-x:auto;padding-left:16px"><table style="{_TABLE}">'
+        f'<thead><tr style="background:none">{head}</tr></thead><tbody>{rows}</tbody></table>{more}</div></details>'
+    )
+
+
+def _align(figure: bool) -> str:
+    return "right" if figure else "left"
+
+
+def _data(cell: Cell, figure: bool) -> str:
+    wrap = ";white-space:nowrap" if figure else ""
+    return f'<td style="{_TD}{_align(figure)}{wrap}">{_cell(cell)}</td>'
+
+
+def _cell(cell: Cell) -> str:
+    match cell:
+        case Place(where, source):
+            code = f' <span style="{_CODE}">{escape(source)}</span>' if source else ""
+            return f'<span style="white-space:nowrap">{escape(where)}</span>{code}' if where else ""
+        case Fold(text, details):
+            lines = "".join(f"<div>{escape(line)}</div>" for line in details)
+            return (
+                f'<details style="margin:0"><summary style="cursor:pointer;white-space:nowrap;{_CODE}">{escape(text)}</summary>'
+                f'<div style="{_CODE};padding-left:16px;min-width:280px">{lines}</div></details>'
+            )
+        case _:
+            return escape(cell)

@@ -1,0 +1,73 @@
+"""Reports as JSON: the dataclasses' own field names, under a schema name and version."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, fields, is_dataclass
+from functools import cache
+from types import NoneType, UnionType
+from typing import Any, Union, get_args, get_origin, get_type_hints
+
+from torchtpu.report.report import Report
+from torchtpu.report.rows import COMPILED
+
+SCHEMA = "torchtpu.report"
+VERSION = 1  # raise it when a field changes its meaning, is renamed or goes
+
+
+def to_json(report: Report) -> str:
+    """Write a report."""
+    return json.dumps({"schema": SCHEMA, "version": VERSION, "labels": labels(report), "report": asdict(report)})
+
+
+def from_json(text: str) -> Report:
+    """Read a report.
+
+    Raises:
+        ValueError: not a report, or one of another version of the schema.
+    """
+    data = json.loads(text)
+    if not isinstance(data, dict) or data.get("schema") != SCHEMA:
+        raise ValueError(f"this JSON is not a {SCHEMA}")
+    if data.get("version") != VERSION:
+        raise ValueError(f"this report has version {data.get('version')!r} of the schema; this torchtpu reads {VERSION}")
+    try:
+        return _decode(Report, data["report"])
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"this JSON is not a complete {SCHEMA}: {error!r}") from error
+
+
+def labels(report: Report) -> dict[str, str]:
+    """Return the label of each figure by its path."""
+    return {path: label.replace(COMPILED, f"{COMPILED} ({report.compiler})") for path, label in _labelled(Report).items()}
+
+
+@cache
+def _hints(cls: type) -> dict[str, Any]:
+    return get_type_hints(cls)
+
+
+@cache
+def _labelled(cls: type) -> dict[str, str]:
+    found = {}
+    for f in fields(cls):
+        if "label" in f.metadata:
+            found[f.name] = f.metadata["label"]
+        for inner in (_hints(cls)[f.name], *get_args(_hints(cls)[f.name])):
+            if is_dataclass(inner):
+                found |= {f"{f.name}.{path}": label for path, label in _labelled(inner).items()}
+    return found
+
+
+def _decode(hint: Any, value: Any) -> Any:
+    """Rebuild a value of a report's type from what JSON made of it."""
+    kind, arguments = get_origin(hint), get_args(hint)
+    if kind in (UnionType, Union):  # only `X | None` occurs
+        return None if value is None else _decode(next(a for a in arguments if a is not NoneType), value)
+    if kind is tuple:
+        return tuple(_decode(arguments[0], v) for v in value)
+    if is_dataclass(hint):
+        return hint(**{name: _decode(h, value[name]) for name, h in _hints(hint).items()})
+    if hint is float:
+        return float(value)
+    return value
