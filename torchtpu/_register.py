@@ -7,12 +7,14 @@ then are jax and the operators loaded, and their kernels registered.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import torch
 from torch.library import Library
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
+from torchtpu import autocast
 from torchtpu.errors import DeviceTakenError
 
 NAME = "tpu"
@@ -29,6 +31,8 @@ def name_device(module: Any) -> None:
     """
     from torch.utils.backend_registration import _setup_privateuseone_for_python_backend as setup
 
+    if getattr(torch, NAME, None) is module:  # `%reload_ext torchtpu` runs torchtpu/__init__.py again
+        return
     taken = torch._C._get_privateuse1_backend_name()
     if taken != "privateuseone" or hasattr(torch, NAME):
         owner = getattr(getattr(torch, NAME, None), "__name__", None)
@@ -42,6 +46,21 @@ def name_device(module: Any) -> None:
     for name in _FACTORIES:
         _aten.impl(name, _factory(name), "PrivateUse1")
     _all.fallback(_missing, "PrivateUse1")
+    for key, what in _UNSUPPORTED.items():
+        _all.fallback(partial(_refuse, what), key)
+    autocast.pass_through()
+
+
+_UNSUPPORTED = {
+    "QuantizedPrivateUse1": "quantized",
+    "SparsePrivateUse1": "sparse",
+    "SparseCsrPrivateUse1": "sparse",
+}
+
+
+def _refuse(what: str, op: torch._ops.OpOverload, *args: Any, **kwargs: Any) -> Any:
+    name = op._schema.name
+    raise NotImplementedError(f"{what} tensors are not supported on tpu ({name}): keep them on the CPU, or make them dense there")
 
 
 # Every other op needs a tensor that one of these made.
@@ -63,11 +82,11 @@ _kernels: dict[str, Any] = {}
 @cache
 def start() -> None:
     """Load jax and the operators, and register a kernel for each."""
-    from torchtpu import allocation, transfer
+    from torchtpu import allocation, lazy_bits, streams, transfer
     from torchtpu.buffer import DEVICE  # noqa: F401  (resolves the renamed device)
     from torchtpu.kernel import Kernel, entry
-    from torchtpu.modes import state
-    from torchtpu.ops.registry import RULES, load_all
+    from torchtpu.modes import deferred, state
+    from torchtpu.ops.registry import COMPOSITES, ENTRIES, RULES, load_all
 
     load_all()
     state.select()
@@ -79,6 +98,7 @@ def start() -> None:
             "copy_": transfer.copy_,
             "empty.memory_format": allocation.empty,
             "empty_strided": allocation.empty_strided,
+            "record_stream": streams.record_stream,
             "resize_": allocation.resize,
             "set_": allocation.set_empty,
             "set_.source_Storage": allocation.set_storage,
@@ -87,13 +107,24 @@ def start() -> None:
     for name in allocation.METADATA_ONLY:
         _kernels[name] = allocation.on_cpu_keys(_overload(name))
     for rule in RULES.values():
-        for op in overloads_of(rule.name):
+        for op in overloads_of(rule.name) if not rule.inner else ():
             name = _key(op)
             if name not in _kernels:
                 _kernels[name] = entry(Kernel(op, rule))
+    for name, stand_in in ENTRIES.items():
+        key = name.removeprefix("aten::")
+        _kernels[key] = partial(stand_in, _kernels.get(key))
+    for name in lazy_bits.UNRESOLVED.intersection(_kernels):
+        resolving = lazy_bits.resolving_in_place if name.endswith("_") else lazy_bits.resolving
+        _kernels[name] = resolving(_kernels[name])
     for name, kernel in _kernels.items():
         if name not in _FACTORIES:
             _aten.impl(name, kernel, "PrivateUse1")
+    for name, composed in COMPOSITES.items():
+        for key in ("PrivateUse1", "AutogradPrivateUse1"):
+            _aten.impl(name.removeprefix("aten::"), composed, key)
+    autocast.register()
+    register_optimizer_step_post_hook(deferred.optimizer_stepped)
 
 
 def overloads_of(name: str) -> Iterator[torch._ops.OpOverload]:

@@ -10,13 +10,15 @@ import contextlib
 import os
 from collections.abc import Iterator
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from torchtpu import config
 from torchtpu.errors import TorchTPUError
-from torchtpu.layout import Layout
+
+if TYPE_CHECKING:  # loads ml_dtypes, which takes longer than all of `import torchtpu`
+    from torchtpu.layout import Layout
 
 
 @cache

@@ -48,7 +48,13 @@ def xla_dtype(dtype: torch.dtype) -> np.dtype:
 
 
 def to_numpy(tensor: torch.Tensor) -> np.ndarray:
-    """View a contiguous CPU tensor as a numpy array of the XLA dtype (no copy)."""
+    """View a contiguous CPU tensor as a numpy array of the XLA dtype (no copy).
+
+    Raises:
+        RuntimeError: it has more dimensions than arrays can have.
+    """
+    if tensor.dim() > 64:
+        raise RuntimeError(f"tensors on tpu have at most 64 dimensions, this one has {tensor.dim()}")
     bits = _BY_BITS.get(tensor.dtype)
     if bits is None:
         return tensor.numpy()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -17,10 +17,11 @@ from torchtpu.schema import Signature
 if TYPE_CHECKING:
     from torchtpu.plan import Arguments
 
-Evaluate = Callable[[Sequence[Any], Sequence[Any]], list[Any]]
+# From the tensors' values (read on demand, by position) and the numbers to the results, in order.
+Evaluate = Callable[[Any, Sequence[Any]], Iterable[Any]]
 
 # Numbers in these positions take part in type promotion; others (alpha, eps, negative_slope) are only cast.
-_PROMOTING = frozenset({"self", "other", "min", "max", "exponent"})
+_PROMOTING = frozenset({"self", "other", "min", "max", "exponent", "scalar", "scalars"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,31 +69,33 @@ def evaluator(signature: Signature, rule: Rule | None, arguments: Arguments, met
         return (lambda values, numbers: body(arguments.fill(values, numbers))), "decomposed"
 
     elements = _elements(rule, metas) if rule.each else [metas]
-    dtypes = [computation_dtype(rule, signature, e) for e in elements] if rule.promotion else []
-    arguments.wires = [wire_of(n, dtypes or [m.dtype for m in arguments.metas]) for n in arguments.numbers]
+    dtypes = [computation_dtype(rule, signature, e) if rule.promotion else None for e in elements]
+    computed = [d for d in dtypes if d is not None] or [m.dtype for m in arguments.metas]
+    if rule.wide:
+        computed = [torch.float64]
+    arguments.wires = ["i8" if k in arguments.integers else wire_of(n, computed) for k, n in enumerate(arguments.numbers)]
     if rule.random:
         arguments.wires += ["u4"] * 4
     host = {k: xla_dtype(n.dtype) for k, n in enumerate(arguments.numbers) if isinstance(n, torch.Tensor)}
-    outs = [r for r in (results if isinstance(results, (tuple, list)) else (results,)) if isinstance(r, torch.Tensor)]
+    returned = results if signature.op._schema.returns else [metas[k] for k in signature.mutated]
+    outs = [r for r in _flat(returned) if isinstance(r, torch.Tensor)]
 
-    def evaluate(values: Sequence[Any], numbers: Sequence[Any]) -> list[Any]:
+    def evaluate(values: Any, numbers: Sequence[Any]) -> Iterator[Any]:
         numbers = [cast(n, host[k]) if k in host else n for k, n in enumerate(numbers)]
         key = random_key(numbers[-4:]) if rule.random else None
-        args = arguments.fill(values, numbers)
-        if rule.each:
-            parts = [call(rule, signature, e, outs, key, d) for e, d in zip(_elements(rule, args), dtypes, strict=True)]
-            return [value for part in parts for value in part]
-        return call(rule, signature, args, outs, key, dtypes[0] if dtypes else None)
+        places = _elements(rule, arguments.template) if rule.each else [arguments.template]
+        for k, (element, dtype) in enumerate(zip(places, dtypes, strict=True)):
+            args = [fill_places(p, values, numbers) for p in element]
+            yield from call(rule, signature, args, outs[k : k + 1] if rule.each else outs, key, dtype)
 
     return evaluate, "native"
 
 
 def call(rule: Rule, signature: Signature, args: Sequence[Any], outs: Sequence[torch.Tensor], key: Any, dtype: torch.dtype | None) -> list[Any]:
     """Inside a trace: apply a rule to arguments in schema order and return its results as a list."""
-    given = [a for k, a in enumerate(args) if signature.kinds[k] != "G" and k not in signature.outs]
     if dtype is not None:
-        compute = xla_dtype(dtype)
-        given = [cast(a, compute) if hasattr(a, "dtype") and not isinstance(a, torch.dtype) else a for a in given]
+        args = [_computed(rule, signature, k, a, xla_dtype(dtype)) for k, a in enumerate(args)]
+    given = [a for k, a in enumerate(args) if signature.kinds[k] != "G" and k not in signature.outs]
     options: dict[str, Any] = {}
     if rule.meta:
         options["out"] = outs
@@ -100,6 +103,19 @@ def call(rule: Rule, signature: Signature, args: Sequence[Any], outs: Sequence[t
         options["key"] = key
     result = rule.fn(*given, **options)
     return list(result) if isinstance(result, (tuple, list)) else [result]
+
+
+def _computed(rule: Rule, signature: Signature, position: int, value: Any, dtype: np.dtype) -> Any:
+    """Return an argument of an elementwise rule in its computation dtype (inside decompositions, numbers are Python's)."""
+    if hasattr(value, "dtype") and not isinstance(value, torch.dtype):
+        return cast(value, dtype)
+    if isinstance(value, (bool, int, float, complex)) and signature.is_dynamic(rule, position, value):
+        return cast(np.asarray(value), dtype)
+    return value
+
+
+def _flat(values: Any) -> list[Any]:
+    return [v for value in values for v in _flat(value)] if isinstance(values, (tuple, list)) else [values]
 
 
 def _elements(rule: Rule, args: Sequence[Any]) -> list[list[Any]]:
@@ -141,10 +157,12 @@ def wire_of(number: Any, dtypes: Sequence[torch.dtype]) -> str:
 
 
 def random_key(words: Sequence[Any]) -> Any:
-    """Inside a trace: a jax PRNG key from a generator's (seed low, seed high, offset low, offset high)."""
-    import jax
+    """Inside a trace: the state of a random stream from a generator's (seed low, seed high, offset low, offset high).
+
+    It is (key, counter) for XLA's Threefry: the seed is the key, the offset the counter's upper half, so that the draws of
+    one offset are apart from those of the next.
+    """
     import jax.numpy as jnp
 
-    key = jax.random.wrap_key_data(jnp.stack([words[0], words[1]]), impl="threefry2x32")
-    return jax.random.fold_in(jax.random.fold_in(key, words[2]), words[3])
-
+    seed_low, seed_high, offset_low, offset_high = words
+    return jnp.stack([seed_low, seed_high ^ offset_high, jnp.zeros_like(offset_low), offset_low])

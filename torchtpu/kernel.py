@@ -112,6 +112,9 @@ class Kernel:
         except NotImplementedError as error:
             fallback.check(self.name, error)
             return None
+        except AssertionError as error:
+            # Some of torch's meta kernels assert what its CPU kernels check.
+            raise RuntimeError(f"{self.name}: {error}") from None
         except Exception as error:
             # The user's line first: our frames and torch's meta kernels say nothing about the mistake.
             raise error.with_traceback(None) from None

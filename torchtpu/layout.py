@@ -90,6 +90,24 @@ class View:
             return False
         return dense_order(self.size, self.stride) is not None
 
+    @property
+    def repeats(self) -> bool:
+        """Whether several elements of the window are the same element of the array (as far as PyTorch checks)."""
+        return any(n > 1 and step == 0 for n, step in zip(self.size, self.stride, strict=True)) and 0 not in self.size
+
+    def overlap(self, other: View) -> str:
+        """Say how two windows on one storage overlap: "full", "partial" or "" (or too hard to tell: as PyTorch has it)."""
+        ranges = []
+        for view in (self, other):
+            if 0 in view.size or dense_order(view.size, view.stride) is None:
+                return ""
+            start = view.offset * view.dtype.itemsize
+            ranges.append((start, start + math.prod(view.size) * view.dtype.itemsize))
+        (a, b), (c, d) = ranges
+        if (a, b) == (c, d):
+            return "full" if self.stride == other.stride else "partial"
+        return "partial" if a < d and c < b else ""
+
     def read(self, array: Any) -> Any:
         """Return the window's values, of shape `size`."""
         array = bitcast(array, xla_dtype(self.dtype))

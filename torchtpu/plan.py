@@ -36,6 +36,8 @@ class Replay:
         positional, named = self.signature.split([fill_places(p, tensors, numbers) for p in self.template])
         return self.signature.op(*positional, **named)
 
+_META = torch.device("meta")
+
 
 class Plan:
     """One op at one signature.
@@ -172,16 +174,22 @@ class Planner:
             NotImplementedError: no rule and no decomposition lowers this op.
         """
         bound = self.signature.bind(args, kwargs)
-        arguments = Arguments(self.signature, self.rule, bound)
+        given = {*range(len(args)), *map(self.signature.names.index, kwargs)}
+        arguments = Arguments(self.signature, self.rule, bound, given)
         with _disable_current_modes():
             metas, results = self._run_meta(arguments)
-            return self._build(arguments, metas, results, aliases)
+            plan = self._build(arguments, metas, results, aliases)
+        arguments.forget_tensors()
+        return plan
 
     def _run_meta(self, arguments: Arguments) -> tuple[list[Any], Any]:
         metas = arguments.on_meta()
         self._sizes_before = [tuple(m.shape) for m in arguments.flat_tensors(metas)]
         positional, named = self.signature.split(metas)
-        return metas, self.signature.op(*positional, **named)
+        if self.rule is not None and self.rule.check is not None:
+            self.rule.check(*metas)
+        metadata = self.rule.metadata if self.rule is not None else None
+        return metas, (metadata or self.signature.op)(*positional, **named)
 
     def _build(self, arguments: Arguments, metas: list[Any], results: Any, aliases: Sequence[int]) -> Plan:
         signature, rule = self.signature, self.rule
@@ -192,10 +200,12 @@ class Planner:
         ]
         if resizes:
             return Plan(signature.name, arguments.views, (), (), (), (), lambda a, n: [], lambda t, n: None, resizes)
+        _check_overlap(signature, arguments.views, aliases, written)
 
-        flat_results = results if isinstance(results, (tuple, list)) else (results,)
+        returned = results if isinstance(results, (tuple, list)) else (results,)
+        flat_results = returned if signature.op._schema.returns else ()
         new: list[torch.Tensor] = []
-        recipe: list[Any] = []  # of what is returned: ("new", k), ("arg", position), ("none",) or a list of ("new", k)
+        recipe: list[Any] = []  # of what is returned: ("new", k), ("arg", position), or ("value", it) for no tensor
         for k, value in enumerate(flat_results):
             source = signature.returns_argument(k)
             if source is not None:
@@ -203,8 +213,8 @@ class Planner:
             elif isinstance(value, torch.Tensor):
                 recipe.append(("new", len(new)))
                 new.append(value)
-            elif value is None:
-                recipe.append(("none", 0))
+            elif value is None or isinstance(value, (bool, int, float)):
+                recipe.append(("value", value))
             else:
                 raise NotImplementedError(f"{signature.name} returns {type(value).__name__}")
         specs = [storage_spec(tuple(m.shape), tuple(m.stride()), m.dtype) for m in new]
@@ -220,14 +230,17 @@ class Planner:
         read = {p for p in range(len(views)) if p not in ignored or p in partial}
         needs = sorted({aliases[p] for p in read})
 
+        undefined = {k for k, (kind, _) in enumerate(recipe) if kind == "value"}
+
         def body(stored: list[Any], numbers: Sequence[Any]) -> list[Any]:
             import jax.numpy as jnp
 
-            values = [views[p].read(stored[aliases[p]]) if p not in ignored else None for p in range(len(views))]
-            outcome = evaluate(values, numbers)
-            fresh = [store(spec, value) for spec, value in zip(specs, outcome[: len(specs)], strict=True)]
-            current = {g: stored[g] for g in groups}
-            for position, value in zip(written, outcome[len(specs) :], strict=True):
+            current = list(stored)
+            values = enumerate(evaluate(_Windows(views, current, aliases, ignored), numbers))
+            # Without an array: results that are no tensors, and statistics that were not given (`Rule.writes`).
+            outcome = (v for k, v in values if k not in undefined and v is not None)
+            fresh = [store(spec, next(outcome)) for spec in specs]
+            for position, value in zip(written, outcome, strict=True):
                 view, group = views[position], aliases[position]
                 value = cast(value, xla_dtype(view.dtype))
                 if value.shape != view.size:
@@ -254,32 +267,72 @@ def _position(tensors: Sequence[torch.Tensor], wanted: torch.Tensor) -> int:
     return next(p for p, t in enumerate(tensors) if t is wanted)
 
 
+# Of the ops with `out=`: those that do not take an input as `out`, although elementwise ops do.
+_OUT_APART = frozenset({"aten::cat.out", "aten::kthvalue.values", "aten::take.out"})
+
+
+def _check_overlap(signature: Signature, views: Sequence[View], aliases: Sequence[int], written: Sequence[int]) -> None:
+    """Raise where PyTorch refuses to write because of shared memory; not all of its meta kernels check.
+
+    Raises:
+        RuntimeError: elements of a written tensor share memory, or an `out=` tensor overlaps an input.
+    """
+    advice = "refer to a single memory location. Please clone() the tensor before performing the operation."
+    for w in written:
+        if views[w].repeats:
+            raise RuntimeError(f"unsupported operation: more than one element of the written-to tensor {advice}")
+        if signature.outs:
+            for p, view in enumerate(views):
+                overlap = p not in written and aliases[p] == aliases[w] and views[w].overlap(view)
+                if overlap == "partial" or (overlap == "full" and signature.name in _OUT_APART):
+                    raise RuntimeError(f"unsupported operation: some elements of the input tensor and the written-to tensor {advice}")
+
+
+class _Windows:
+    """Inside a trace: the value of each tensor argument, read from its storage's array when it is asked for.
+
+    A foreach op asks for one element's tensors at a time: where they share storages, it sees what it has written so far.
+    """
+
+    def __init__(self, views: Sequence[View], arrays: list[Any], aliases: Sequence[int], ignored: set[int]) -> None:
+        self._views, self._arrays, self._aliases, self._ignored = views, arrays, aliases, ignored
+
+    def __getitem__(self, position: int) -> Any:
+        if position in self._ignored:
+            return None
+        return self._views[position].read(self._arrays[self._aliases[position]])
+
+
 def _finisher(recipe: list[Any], several: bool, as_list: bool) -> Callable[..., Any]:
-    if not several:
+    if recipe and not several:
         kind, k = recipe[0]
         if kind == "new":
             return lambda tensors, new: new[0]
-        return lambda tensors, new: tensors[k]
+        return (lambda tensors, new: tensors[k]) if kind == "arg" else (lambda tensors, new: k)
 
     def finish(tensors: Sequence[torch.Tensor], new: Sequence[torch.Tensor]) -> Any:
-        values = [new[k] if kind == "new" else tensors[k] if kind == "arg" else None for kind, k in recipe]
+        values = [new[k] if kind == "new" else tensors[k] if kind == "arg" else k for kind, k in recipe]
         return values if as_list else tuple(values)
 
     return finish if recipe else lambda tensors, new: None
 
 
 class Arguments:
-    """A call's arguments in schema order, with its tensors and dynamic numbers found and numbered."""
+    """A call's arguments in schema order, with its tensors and dynamic numbers found and numbered.
 
-    def __init__(self, signature: Signature, rule: Rule | None, bound: list[Any]) -> None:
+    Numbers that the call left to the schema's defaults (positions not in `given`) are part of the program.
+    """
+
+    def __init__(self, signature: Signature, rule: Rule | None, bound: list[Any], given: set[int]) -> None:
         self.signature, self.bound = signature, bound
         self.tensors: list[torch.Tensor] = []
         self.numbers: list[Any] = []
+        self.integers: set[int] = set()  # those of `numbers` that are integers whatever the tensors are
         self.template: list[Any] = []
         self.slots: dict[int, list[int]] = {}  # schema position -> tensor positions
         for k, (kind, value) in enumerate(zip(signature.kinds, bound, strict=True)):
             self._current = self.slots.setdefault(k, [])
-            self.template.append(self._place(value, signature.is_dynamic(rule, k, value), kind))
+            self.template.append(self._place(value, k in given and signature.is_dynamic(rule, k, value), kind))
         self.views = [
             View(tuple(t.shape), tuple(t.stride()), t.storage_offset(), t.dtype, t.untyped_storage().buffer.layout)
             for t in self.tensors
@@ -297,9 +350,15 @@ class Arguments:
         if isinstance(value, (list, tuple)):
             return [self._place(v, dynamic, kind) for v in value]
         if dynamic and isinstance(value, (bool, int, float, complex)):
+            if kind == "I":
+                self.integers.add(len(self.numbers))
             self.numbers.append(value)
             return NumberArg(len(self.numbers) - 1)
         return value
+
+    def forget_tensors(self) -> None:
+        """Let go of the call's own tensors: a plan keeps its arguments, and must not keep device memory."""
+        self.bound, self.tensors = [], []
 
     def on_meta(self) -> list[Any]:
         """Return the arguments with meta tensors for those on `tpu`; tensors that share a storage still do."""
@@ -320,6 +379,8 @@ class Arguments:
             return self.metas[place.index]
         if isinstance(place, list):
             return [self._meta_of(v, p) for v, p in zip(value, place, strict=True)]
+        if isinstance(value, torch.device):  # of a factory
+            return _META
         return None if isinstance(value, torch.Generator) else value
 
     def flat_tensors(self, metas: list[Any]) -> list[torch.Tensor]:

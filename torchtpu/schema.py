@@ -9,7 +9,7 @@ import torch
 
 from torchtpu.ops.registry import Rule
 
-_TENSOR, _LIST, _NUMBER, _NUMBERS, _GENERATOR, _STATIC = "TLNMGS"
+_TENSOR, _LIST, _NUMBER, _NUMBERS, _INTEGER, _GENERATOR, _STATIC = "TLNMIGS"
 
 
 def _kind(type_name: str) -> str:
@@ -23,6 +23,8 @@ def _kind(type_name: str) -> str:
             return _NUMBER
         case "List[number]":
             return _NUMBERS
+        case "int":
+            return _INTEGER
         case "Generator":
             return _GENERATOR
     return _STATIC
@@ -33,7 +35,8 @@ class Signature:
 
     Attributes:
         op: the overload; name: `aten::add.Tensor`.
-        names, kinds, defaults: per argument. Kinds: T tensor, L tensor list, N number, M number list, G generator, S static.
+        names, kinds, defaults: per argument. Kinds: T tensor, L tensor list, N number, M number list, I integer,
+            G generator, S static.
         keyword: first keyword-only position.
         mutated: positions of the arguments that the schema says are written; outs: of those, the `out=` ones.
     """
@@ -74,6 +77,8 @@ class Signature:
     def is_dynamic(self, rule: Rule | None, position: int, value: Any) -> bool:
         """Whether a Python number in this position is a program input (and not part of the program)."""
         kind, name = self.kinds[position], self.names[position]
+        if kind == _INTEGER:
+            return rule is not None and name in rule.dynamic
         if rule is None or kind not in (_TENSOR, _LIST, _NUMBER, _NUMBERS):
             return False
         if kind in (_TENSOR, _LIST):  # `x * 2.0`: a number where the schema has a tensor

@@ -42,11 +42,15 @@ class Rule:
         writes: arguments that the op changes although its schema does not say so; `fn` returns their new values last.
         ignores: written arguments whose old values `fn` does not read.
         meta: `fn` gets the meta tensors of the results as keyword `out`.
-        random: `fn` gets a jax PRNG key as keyword `key`.
+        random: `fn` gets the state of a random stream as keyword `key` (see `torchtpu.ops.random.bits`).
         precision: the program depends on torch's float32 matmul precision; `fn` reads it while lowering.
         indexed: for debug mode's check of indices: takes the arguments as meta tensors and returns a list of
             (index tensor, size that it indexes, whether negative indices count from the end).
         each: a foreach rule: `fn` is applied to each tensor of the lists in turn.
+        wide: numbers travel as float64, for what float32 would lose before `fn` can round it (`1 - beta`).
+        metadata: takes meta tensors and returns the op's results, where torch has no meta kernel.
+        check: takes the arguments as meta tensors and raises what torch's meta kernel does not.
+        inner: serves decompositions only: PyTorch's own kernel needs no computation (`_unsafe_view`).
     """
 
     name: str
@@ -62,9 +66,19 @@ class Rule:
     precision: bool = False
     each: bool = False
     indexed: Callable[..., list[tuple[Any, int, bool]]] | None = None
+    wide: bool = False
+    metadata: Callable[..., Any] | None = None
+    check: Callable[..., None] | None = None
+    inner: bool = False
 
 
 RULES: dict[str, Rule] = {}
+
+# What the dispatcher calls instead of an overload's kernel, which (None without a rule) is its first argument.
+ENTRIES: dict[str, Callable[..., Any]] = {}
+
+# Functions over torch tensors that replace PyTorch's composition of plain ops.
+COMPOSITES: dict[str, Callable[..., Any]] = {}
 
 
 def rule(*names: str, **options: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -93,6 +107,29 @@ def rule(*names: str, **options: Any) -> Callable[[Callable[..., Any]], Callable
 def elementwise(*names: str, promotion: Promotion = Promotion.DEFAULT, **options: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Register an elementwise lowering: arguments arrive in the computation dtype, the result is cast to torch's."""
     return rule(*names, promotion=promotion, **options)
+
+
+def entry(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Register a function that stands before an overload's kernel: for arguments that no program can take as they are."""
+
+    def add(fn: Callable[..., Any]) -> Callable[..., Any]:
+        for name in names:
+            overload(name)
+            ENTRIES[name] = fn
+        return fn
+
+    return add
+
+
+def composite(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Register a function over torch tensors in place of PyTorch's own composition; the ops it calls have derivatives."""
+
+    def add(fn: Callable[..., Any]) -> Callable[..., Any]:
+        overload(name)
+        COMPOSITES[name] = fn
+        return fn
+
+    return add
 
 
 def overload(name: str) -> torch._ops.OpOverload:

@@ -1,0 +1,150 @@
+"""Arithmetic: sums, products, quotients, remainders, powers, and fused forms such as `addcmul` and `lerp`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax
+
+from torchtpu.dtypes import xla_dtype
+from torchtpu.ops.registry import Promotion, elementwise
+
+# Integer exponents up to this are products of x with itself; above, the products would round more often than `pow`.
+_MAX_PRODUCT_EXPONENT = 8
+
+
+def scaled(x: Array, factor: Any) -> Array:
+    """Multiply, unless the factor is known to be 1 (the default of `alpha` and `value`)."""
+    return x if isinstance(factor, (int, float)) and factor == 1 else x * factor
+
+
+def integral(x: Any) -> bool:
+    return np.dtype(x.dtype).kind in "iub"
+
+
+elementwise("aten::abs", promotion=Promotion.COMPLEX_TO_FLOAT)(jnp.abs)
+elementwise("aten::add.Tensor", "aten::add.Scalar", unit="alpha")(lambda x, y, alpha: jnp.add(x, scaled(y, alpha)))
+elementwise("aten::sub.Tensor", "aten::sub.Scalar", unit="alpha")(lambda x, y, alpha: jnp.subtract(x, scaled(y, alpha)))
+elementwise("aten::rsub.Tensor", "aten::rsub.Scalar", unit="alpha")(lambda x, y, alpha: jnp.subtract(y, scaled(x, alpha)))
+elementwise("aten::mul.Tensor", "aten::mul.Scalar")(jnp.multiply)
+elementwise("aten::neg")(jnp.negative)
+
+elementwise("aten::addcmul", unit="value")(lambda x, a, b, value: x + scaled(a, value) * b)
+elementwise("aten::addcdiv", unit="value")(lambda x, a, b, value: x + scaled(a, value) / b)
+
+
+@elementwise("aten::lerp.Tensor", "aten::lerp.Scalar")
+def lerp(start: Array, end: Array, weight: Array) -> Array:
+    """Start from the nearer end, as PyTorch does."""
+    span = end - start
+    return jnp.where(jnp.abs(weight) < 0.5, start + weight * span, end - span * (1 - weight))
+
+
+# Quotients and remainders. Dividing integers by zero has no exception on an accelerator: the result is unspecified.
+
+elementwise("aten::div.Tensor", "aten::div.Scalar", promotion=Promotion.INT_TO_FLOAT)(jnp.true_divide)
+
+
+@elementwise("aten::div.Tensor_mode", "aten::div.Scalar_mode", meta=True)
+def div_mode(x: Array, y: Array, rounding_mode: str | None, *, out: list[Any]) -> Array:
+    """Integers stay integers under a rounding mode, and become floats without."""
+    if rounding_mode == "floor":
+        return floor_divide(x, y)
+    if rounding_mode == "trunc":
+        return lax.div(*jnp.broadcast_arrays(x, y)) if integral(x) else jnp.trunc(x / y)
+    if integral(x):
+        real = xla_dtype(out[0].dtype)
+        return x.astype(real) / y.astype(real)
+    return x / y
+
+
+@elementwise("aten::floor_divide", "aten::floor_divide.Scalar")
+def floor_divide(x: Array, y: Array) -> Array:
+    """The exact quotient rounded down, as `c10::div_floor_floating` has it: `floor(x / y)` may be one too large."""
+    if integral(x):
+        return jnp.floor_divide(x, y)
+    quotient = x / y
+    rest = jnp.fmod(x, y)
+    exact = (x - rest) / y - jnp.where((rest != 0) & ((y < 0) != (rest < 0)), 1, 0).astype(x.dtype)
+    floor = jnp.floor(exact)
+    floor = jnp.where(exact - floor > 0.5, floor + 1, floor)
+    floor = jnp.where(exact == 0, jnp.copysign(jnp.zeros_like(floor), quotient), floor)
+    return jnp.where(y == 0, quotient, floor)
+
+
+elementwise("aten::fmod.Tensor", "aten::fmod.Scalar")(jnp.fmod)
+elementwise("aten::remainder.Tensor", "aten::remainder.Scalar", "aten::remainder.Scalar_Tensor")(jnp.remainder)
+elementwise("aten::gcd")(jnp.gcd)
+elementwise("aten::lcm")(jnp.lcm)
+
+
+# Powers.
+
+
+@elementwise("aten::pow.Tensor_Scalar", static="exponent")
+def pow_scalar(x: Array, exponent: complex) -> Array:
+    """The exponent is part of the program: squares and roots are not worth a general power."""
+    if exponent == 0.5 and not integral(x):
+        return jnp.sqrt(x)
+    if exponent == -0.5 and not integral(x):
+        return lax.rsqrt(x)
+    if not isinstance(exponent, complex) and exponent == int_or_none(exponent):
+        if integral(x) or abs(exponent) <= _MAX_PRODUCT_EXPONENT:
+            return lax.integer_pow(x, int(exponent))
+    return power(x, jnp.asarray(exponent, x.dtype))
+
+
+def int_or_none(number: float) -> int | None:
+    return int(number) if np.isfinite(number) else None
+
+
+@elementwise("aten::pow.Tensor_Tensor", "aten::pow.Scalar")
+def power(x: Array, y: Array) -> Array:
+    return _integer_power(*jnp.broadcast_arrays(x, y)) if integral(x) else jnp.power(x, y)
+
+
+def _integer_power(x: Array, exponent: Array) -> Array:
+    """Power by squaring, wrapping as PyTorch's does; a negative power of 1 or -1 is 1 or -1, of others 0."""
+
+    def multiply(state: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+        result, square, left = state
+        return jnp.where(left % 2 == 1, result * square, result), square * square, left // 2
+
+    start = jnp.ones_like(x), x, jnp.maximum(exponent, 0)
+    result, _, _ = lax.while_loop(lambda state: jnp.any(state[2] > 0), multiply, start)
+    unit = jnp.where(x == 1, 1, jnp.where(x + 1 == 0, 1 - 2 * (exponent % 2), 0))
+    return jnp.where(exponent < 0, unit.astype(x.dtype), result)
+
+
+# Two numbers to one.
+
+for _name, _fn in {
+    "atan2": jnp.arctan2,
+    "hypot": jnp.hypot,
+    "logaddexp2": jnp.logaddexp2,
+}.items():
+    elementwise(f"aten::{_name}", promotion=Promotion.INT_TO_FLOAT)(_fn)
+
+
+@elementwise("aten::logaddexp", promotion=Promotion.INT_TO_FLOAT)
+def logaddexp(x: Array, y: Array) -> Array:
+    """The imaginary part is not wrapped to (-pi, pi], unlike jnp's."""
+    if not jnp.iscomplexobj(x):
+        return jnp.logaddexp(x, y)
+    x, y = jnp.where(x.real < y.real, x, y), jnp.where(x.real < y.real, y, x)
+    infinite = jnp.isinf(x.real) & (x.real == y.real)
+    at_infinity = jnp.where(x.real < 0, x, jnp.log(jnp.exp(x) + jnp.exp(y)))
+    return jnp.where(infinite, at_infinity, y + jnp.log1p(jnp.exp(x - y)))
+
+
+elementwise("aten::copysign.Tensor", "aten::copysign.Scalar", promotion=Promotion.INT_TO_FLOAT)(jnp.copysign)
+elementwise("aten::nextafter", promotion=Promotion.NO_OPMATH)(jnp.nextafter)
+elementwise("aten::heaviside")(lambda x, values: jnp.where(x == 0, values, (x > 0).astype(values.dtype)))
+
+
+@elementwise("aten::xlogy.Tensor", "aten::xlogy.Scalar_Self", "aten::xlogy.Scalar_Other", promotion=Promotion.INT_TO_FLOAT)
+def xlogy(x: Array, y: Array) -> Array:
+    """0 where x is 0, but a NaN in y stays."""
+    return jnp.where((x == 0) & ~jnp.isnan(y), 0, x * jnp.log(y))

@@ -1,0 +1,149 @@
+"""Scaled dot-product attention as one op forward and one backward, where PyTorch would otherwise run a dozen.
+
+Forward saves the logarithm of each row's sum of exponentials, backward computes the weights again from it: between the two
+only queries, keys, values and the result stay in memory, not the (queries x keys) matrix of weights. Scores, softmax and
+sums are float32 for 16-bit inputs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import torch
+from jax import lax
+
+from torchtpu.ops.matmul import accumulator_of, precision_of
+from torchtpu.ops.registry import composite, rule
+from torchtpu.ops.softmax import wide
+
+
+def _product(equation: str, a: jax.Array, b: jax.Array) -> jax.Array:
+    return jnp.einsum(equation, a, b, precision=precision_of(a.dtype), preferred_element_type=accumulator_of(a.dtype) or a.dtype)
+
+
+def _grouped(x: jax.Array, heads: int) -> jax.Array:
+    """Split the heads of queries by the key head that they share: (batch, heads, group, length, ...)."""
+    return x.reshape(x.shape[0], heads, x.shape[1] // heads, *x.shape[2:])
+
+
+def _scores(q: jax.Array, k: jax.Array, bias: jax.Array | None, is_causal: bool, scale: float | None) -> jax.Array:
+    """Return scaled and masked scores: (batch, key heads, group, queries, keys)."""
+    scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
+    scores = _product("bhgqd,bhkd->bhgqk", q, k)
+    scores = scores * jnp.asarray(scale, scores.dtype)
+    if bias is not None:
+        bias = jnp.broadcast_to(bias, (q.shape[0], q.shape[1] * q.shape[2], *scores.shape[3:]))
+        bias = _grouped(bias, q.shape[1])
+        scores = jnp.where(bias, scores, -jnp.inf) if bias.dtype == bool else scores + bias.astype(scores.dtype)
+    if is_causal:
+        query, key = (lax.broadcasted_iota(jnp.int32, scores.shape[3:], d) for d in (0, 1))
+        scores = jnp.where(query >= key, scores, -jnp.inf)
+    return scores
+
+
+@rule("aten::_scaled_dot_product_fused_attention_overrideable", precision=True)
+def _attention(
+    q: jax.Array,
+    k: jax.Array,
+    v: jax.Array,
+    bias: jax.Array | None,
+    dropout_p: float,
+    is_causal: bool,
+    return_debug_mask: bool,
+    scale: float | None,
+) -> tuple[jax.Array | None, ...]:
+    if dropout_p:
+        raise NotImplementedError("fused attention has no dropout")
+    scores = _scores(_grouped(q, k.shape[1]), k, bias, is_causal, scale)
+    top = jnp.max(scores, axis=-1, keepdims=True, initial=-jnp.inf)
+    top = jnp.where(top == -jnp.inf, jnp.zeros_like(top), top)
+    weights = jnp.exp(scores - top)
+    total = jnp.sum(weights, axis=-1, keepdims=True)
+    # A query whose keys are all masked attends to nothing: zeros, as in PyTorch.
+    result = _product("bhgqk,bhkd->bhgqd", weights.astype(v.dtype), v) / jnp.where(total == 0, jnp.ones_like(total), total)
+    logsumexp = (jnp.log(total) + top).reshape(q.shape[:-1])
+    unused = jnp.zeros((), jnp.int64)
+    return result.reshape(*q.shape[:-1], v.shape[-1]), logsumexp, None, None, None, None, unused, unused, None
+
+
+@rule("aten::_scaled_dot_product_fused_attention_overrideable_backward", precision=True)
+def _attention_backward(
+    g: jax.Array,
+    q: jax.Array,
+    k: jax.Array,
+    v: jax.Array,
+    bias: jax.Array | None,
+    grad_input_mask: Sequence[bool],
+    result: jax.Array,
+    logsumexp: jax.Array,
+    *rest: Any,
+) -> tuple[jax.Array | None, ...]:
+    is_causal, scale = rest[5], rest[8]
+    heads = k.shape[1]
+    shape, scale = q.shape, 1 / math.sqrt(q.shape[-1]) if scale is None else scale
+    dot = _grouped(jnp.sum(wide(g) * wide(result), axis=-1, keepdims=True), heads)
+    q, g, logsumexp = _grouped(q, heads), _grouped(g, heads), _grouped(logsumexp, heads)
+    scores = _scores(q, k, bias, is_causal, scale)
+    weights = jnp.exp(scores - jnp.where(jnp.isneginf(logsumexp), jnp.zeros_like(logsumexp), logsumexp).astype(scores.dtype)[..., None])
+    slope = weights * (_product("bhgqd,bhkd->bhgqk", g, v) - dot)
+    gv = _product("bhgqk,bhgqd->bhkd", weights.astype(g.dtype), g)
+    narrow = (slope * jnp.asarray(scale, slope.dtype)).astype(q.dtype)
+    gq = _product("bhgqk,bhkd->bhgqd", narrow, k).reshape(shape)
+    gk = _product("bhgqk,bhgqd->bhkd", narrow, q)
+    gb = None if bias is None else jnp.zeros(bias.shape, bias.dtype)
+    if bias is not None and grad_input_mask[3]:
+        slope = slope.reshape(shape[0], shape[1], *slope.shape[3:])
+        lead = slope.ndim - bias.ndim
+        spread = [d + lead for d in range(bias.ndim) if bias.shape[d] == 1 and slope.shape[d + lead] != 1]
+        gb = jnp.sum(slope, axis=(*range(lead), *spread), keepdims=True).reshape(bias.shape)
+    return gq, gk, gv, gb
+
+
+@composite("aten::scaled_dot_product_attention")
+def _choose(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attn_mask: torch.Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> torch.Tensor:
+    """Take the fused op where it applies and the user allows it, else PyTorch's composition of plain ops."""
+    if fits(query, key, value, attn_mask, dropout_p, is_causal, enable_gqa):
+        fused = torch.ops.aten._scaled_dot_product_fused_attention_overrideable.default
+        return fused(query, key, value, attn_mask, 0.0, is_causal, False, scale=scale)[0]
+    composed = torch.ops.aten.scaled_dot_product_attention.default.decompose
+    return composed(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
+
+
+def fits(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor | None, dropout_p: float, is_causal: bool, grouped: bool
+) -> bool:
+    """Whether the fused op computes this attention. The rest, and every mistake, is for PyTorch's own composition."""
+    return (
+        torch._C._get_overrideable_sdp_enabled()
+        and dropout_p == 0
+        and q.dim() == k.dim() == v.dim() == 4
+        and q.dtype == k.dtype == v.dtype
+        and q.dtype.is_floating_point
+        and q.shape[0] == k.shape[0] == v.shape[0]
+        and k.shape[1:3] == v.shape[1:3]
+        and q.shape[3] == k.shape[3]
+        and (q.shape[1] == k.shape[1] or (grouped and k.shape[1] > 0 and q.shape[1] % k.shape[1] == 0))
+        and 0 not in q.shape
+        and 0 not in v.shape
+        and not (is_causal and mask is not None)
+        and (mask is None or (mask.dtype in (torch.bool, q.dtype) and mask.device == q.device and _broadcasts(mask, q, k)))
+    )
+
+
+def _broadcasts(mask: torch.Tensor, q: torch.Tensor, k: torch.Tensor) -> bool:
+    full = (q.shape[0], q.shape[1], q.shape[2], k.shape[2])
+    return mask.dim() <= 4 and all(m in (1, n) for m, n in zip(reversed(mask.shape), reversed(full), strict=False))

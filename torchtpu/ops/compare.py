@@ -1,0 +1,120 @@
+"""Comparisons, logic and bits, and what chooses by them: maximum, clamp, where, masked_fill, isin."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax.numpy as jnp
+import torch
+from jax import Array, lax
+
+from torchtpu.dtypes import xla_dtype
+from torchtpu.ops.registry import Promotion, elementwise, entry, rule
+
+# `isin` compares with every test element up to this many; beyond, it searches in the sorted ones.
+_MAX_COMPARISONS = 64
+
+# Operands are compared in their common dtype, not in float32: a number is rounded to bfloat16 first, as PyTorch does.
+
+for _name, _fn in {
+    "eq": jnp.equal,
+    "ge": jnp.greater_equal,
+    "gt": jnp.greater,
+    "le": jnp.less_equal,
+    "lt": jnp.less,
+    "ne": jnp.not_equal,
+}.items():
+    elementwise(f"aten::{_name}.Tensor", f"aten::{_name}.Scalar", promotion=Promotion.NO_OPMATH)(_fn)
+
+for _name, _fn in {
+    "fmax": jnp.fmax,
+    "fmin": jnp.fmin,
+    "logical_and": jnp.logical_and,
+    "logical_not": jnp.logical_not,
+    "logical_or": jnp.logical_or,
+    "logical_xor": jnp.logical_xor,
+    "maximum": jnp.maximum,
+    "minimum": jnp.minimum,
+}.items():
+    elementwise(f"aten::{_name}", promotion=Promotion.NO_OPMATH)(_fn)
+
+
+# Bits.
+
+for _name, _fn in {"and": jnp.bitwise_and, "or": jnp.bitwise_or, "xor": jnp.bitwise_xor}.items():
+    elementwise(f"aten::bitwise_{_name}.Tensor", f"aten::bitwise_{_name}.Scalar", f"aten::bitwise_{_name}.Scalar_Tensor")(_fn)
+elementwise("aten::bitwise_not")(jnp.bitwise_not)
+
+_SHIFT_OVERLOADS = ("aten::bitwise_{}_shift.Tensor", "aten::bitwise_{}_shift.Tensor_Scalar", "aten::bitwise_{}_shift.Scalar_Tensor")
+
+
+@elementwise(*(o.format("left") for o in _SHIFT_OVERLOADS), "aten::__lshift__.Tensor", "aten::__lshift__.Scalar")
+def left_shift(x: Array, count: Array) -> Array:
+    """0 for a count that is negative or too large."""
+    if x.dtype.kind == "f":  # `x << n` is defined for floats
+        return x * jnp.exp2(count)
+    return lax.shift_left(*jnp.broadcast_arrays(x, count))
+
+
+@elementwise(*(o.format("right") for o in _SHIFT_OVERLOADS), "aten::__rshift__.Tensor", "aten::__rshift__.Scalar")
+def right_shift(x: Array, count: Array) -> Array:
+    """The sign in every bit for a count that is negative or too large."""
+    if x.dtype.kind == "f":
+        return x / jnp.exp2(count)
+    shift = lax.shift_right_logical if x.dtype.kind == "u" else lax.shift_right_arithmetic
+    return shift(*jnp.broadcast_arrays(x, count))
+
+
+# Bounds and choices. A NaN in any operand of clamp is a NaN in the result.
+
+
+@elementwise("aten::clamp", "aten::clamp.Tensor", promotion=Promotion.NO_OPMATH)
+def clamp(x: Array, low: Array | None, high: Array | None) -> Array:
+    """The upper bound wins where they cross."""
+    x = x if low is None else jnp.maximum(x, low)
+    return x if high is None else jnp.minimum(x, high)
+
+
+elementwise("aten::clamp_min", "aten::clamp_min.Tensor", promotion=Promotion.NO_OPMATH)(jnp.maximum)
+elementwise("aten::clamp_max", "aten::clamp_max.Tensor", promotion=Promotion.NO_OPMATH)(jnp.minimum)
+
+
+@rule("aten::where.self", dynamic=("self", "other"), meta=True)
+def where(condition: Array, x: Any, y: Any, *, out: list[Any]) -> Array:
+    """The condition takes no part in type promotion."""
+    dtype = xla_dtype(out[0].dtype)
+    return jnp.where(condition, jnp.asarray(x).astype(dtype), jnp.asarray(y).astype(dtype))
+
+
+@rule("aten::masked_fill.Scalar", "aten::masked_fill.Tensor", dynamic="value")
+def masked_fill(x: Array, mask: Array, value: Any) -> Array:
+    return jnp.where(mask, jnp.asarray(value).astype(x.dtype), x)
+
+
+@rule("aten::isin.Tensor_Tensor")
+def isin(elements: Array, tested: Array, assume_unique: bool, invert: bool) -> Array:
+    common = jnp.promote_types(elements.dtype, tested.dtype)
+    elements, tested = elements.astype(common), tested.astype(common).reshape(-1)
+    if tested.size <= _MAX_COMPARISONS:
+        found = jnp.any(elements[..., None] == tested, axis=-1)
+    else:
+        ordered = jnp.sort(tested)
+        place = jnp.minimum(jnp.searchsorted(ordered, elements), tested.size - 1)
+        found = ordered[place] == elements  # a NaN is nowhere
+    return ~found if invert else found
+
+
+@rule("aten::isin.Tensor_Scalar", "aten::isin.Scalar_Tensor", dynamic=("element", "elements", "test_element", "test_elements"))
+def isin_number(element: Any, tested: Any, assume_unique: bool, invert: bool) -> Array:
+    found = jnp.any(jnp.asarray(element)[..., None] == jnp.reshape(tested, -1), axis=-1)
+    return ~found if invert else found
+
+
+@entry("aten::equal")
+def equal(_kernel: Any, x: torch.Tensor, y: torch.Tensor) -> bool:
+    """The one comparison that returns a Python value: a read."""
+    if x.device != y.device:
+        raise RuntimeError(f"Cannot compare two tensors on different devices. Got: {x.device} and {y.device}")
+    if x.dtype != y.dtype:
+        raise RuntimeError(f"Expected object of data type {x.dtype} but got data type {y.dtype} for argument 'other' in call to equal")
+    return x.shape == y.shape and bool(torch.eq(x, y).all())

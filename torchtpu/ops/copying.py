@@ -1,0 +1,27 @@
+"""Copies: `copy`, `clone`, dtype conversion, and conjugation made real."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax.numpy as jnp
+from jax import Array
+
+from torchtpu.ops.registry import rule
+
+
+@rule("aten::copy", ignores="self", meta=True)
+def copy(_self: Any, src: Array, non_blocking: bool, *, out: list[Any]) -> Array:
+    """The core casts to self's dtype."""
+    return jnp.broadcast_to(src, out[0].shape)
+
+
+@rule("aten::clone")
+def clone(x: Array, memory_format: Any) -> Array:
+    """The memory format is in the result's strides, which the core follows."""
+    return x
+
+
+# PyTorch resolves the lazy conjugate and negative bits of a tensor with these before any other kernel sees it.
+rule("aten::_conj_physical", "aten::conj_physical.out", "aten::conj_physical_")(jnp.conj)
+rule("aten::lift")(lambda x: x)

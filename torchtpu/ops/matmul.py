@@ -1,0 +1,105 @@
+"""Matrix products: mm, bmm, mv, dot, and the forms that add to them (addmm, baddbmm, addmv, addbmm, addr).
+
+float32 products follow `torch.set_float32_matmul_precision`. bfloat16 and float16 products accumulate in float32 and are
+rounded once, at the very end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import torch
+from jax import lax
+
+from torchtpu.ops.registry import rule
+
+_PRECISION = {"highest": lax.Precision.HIGHEST, "high": lax.Precision.HIGH, "medium": lax.Precision.DEFAULT}
+_MATRICES = (((1,), (0,)), ((), ()))
+_BATCHES = (((2,), (1,)), ((0,), (0,)))
+
+
+def precision_of(dtype: Any) -> lax.Precision:
+    """Return the precision of products of a dtype: torch's choice for float32, one pass for halves, else exact."""
+    if dtype == jnp.float32:
+        return _PRECISION[torch.get_float32_matmul_precision()]
+    return lax.Precision.DEFAULT if accumulator_of(dtype) is not None else lax.Precision.HIGHEST
+
+
+def accumulator_of(dtype: Any) -> Any:
+    """Return the dtype in which products of a dtype are summed, None for its own."""
+    return jnp.float32 if dtype in (jnp.bfloat16, jnp.float16) else None
+
+
+def contract(a: jax.Array, b: jax.Array, dimensions: Any = _MATRICES) -> jax.Array:
+    """Multiply and sum over dimensions (`lax.dot_general`'s). Halves give float32: the caller or the core rounds."""
+    if a.dtype == bool:
+        raise RuntimeError("matrix products are not implemented for 'Bool'")
+    return lax.dot_general(a, b, dimensions, precision_of(a.dtype), preferred_element_type=accumulator_of(a.dtype))
+
+
+def add(addend: jax.Array, product: jax.Array, beta: Any, alpha: Any) -> jax.Array:
+    """Return beta * addend + alpha * product. With beta 0 the addend is not read: NaN does not spread from it."""
+    if not (isinstance(alpha, (int, float)) and alpha == 1):
+        product = product * jnp.asarray(alpha).astype(product.dtype)
+    if isinstance(beta, (int, float)) and beta == 0:
+        return product
+    addend = addend.astype(product.dtype)
+    return product + (addend if isinstance(beta, (int, float)) and beta == 1 else addend * jnp.asarray(beta).astype(addend.dtype))
+
+
+rule("aten::mm", precision=True)(contract)
+rule("aten::mm.dtype", precision=True)(lambda a, b, out_dtype: contract(a, b))
+rule("aten::mv", precision=True)(lambda matrix, vector: contract(matrix, vector))
+rule("aten::dot", precision=True)(lambda a, b: contract(a, b, (((0,), (0,)), ((), ()))))
+rule("aten::vdot", precision=True)(lambda a, b: contract(jnp.conj(a), b, (((0,), (0,)), ((), ()))))
+rule("aten::bmm", precision=True)(lambda a, b: contract(a, b, _BATCHES))
+rule("aten::bmm.dtype", precision=True)(lambda a, b, out_dtype: contract(a, b, _BATCHES))
+
+
+@rule("aten::_int_mm")
+def _int_mm(a: jax.Array, b: jax.Array) -> jax.Array:
+    return lax.dot_general(a, b, _MATRICES, preferred_element_type=jnp.int32)
+
+
+@rule("aten::addmm", "aten::addmv", precision=True, unit=("beta", "alpha"))
+def _addmm(addend: jax.Array, a: jax.Array, b: jax.Array, beta: Any, alpha: Any) -> jax.Array:
+    return add(addend, contract(a, b), beta, alpha)
+
+
+@rule("aten::addmm.dtype", precision=True, unit=("beta", "alpha"))
+def _addmm_dtype(addend: jax.Array, a: jax.Array, b: jax.Array, out_dtype: torch.dtype, beta: Any, alpha: Any) -> jax.Array:
+    return add(addend, contract(a, b), beta, alpha)
+
+
+@rule("aten::_addmm_activation", precision=True, unit=("beta", "alpha"))
+def _addmm_activation(addend: jax.Array, a: jax.Array, b: jax.Array, beta: Any, alpha: Any, use_gelu: bool) -> jax.Array:
+    x = add(addend, contract(a, b), beta, alpha)
+    return jax.nn.gelu(x, approximate=True) if use_gelu else jnp.maximum(x, 0)
+
+
+@rule("aten::baddbmm", precision=True, unit=("beta", "alpha"))
+def _baddbmm(addend: jax.Array, a: jax.Array, b: jax.Array, beta: Any, alpha: Any) -> jax.Array:
+    return add(addend, contract(a, b, _BATCHES), beta, alpha)
+
+
+@rule("aten::baddbmm.dtype", precision=True, unit=("beta", "alpha"))
+def _baddbmm_dtype(addend: jax.Array, a: jax.Array, b: jax.Array, out_dtype: torch.dtype, beta: Any, alpha: Any) -> jax.Array:
+    return add(addend, contract(a, b, _BATCHES), beta, alpha)
+
+
+@rule("aten::addbmm", precision=True, unit=("beta", "alpha"))
+def _addbmm(addend: jax.Array, a: jax.Array, b: jax.Array, beta: Any, alpha: Any) -> jax.Array:
+    # The sum over the batch is one more contracted dimension.
+    return add(addend, contract(a, b, (((0, 2), (0, 1)), ((), ()))), beta, alpha)
+
+
+@rule("aten::addr", unit=("beta", "alpha"))
+def _addr(addend: jax.Array, a: jax.Array, b: jax.Array, beta: Any, alpha: Any) -> jax.Array:
+    if addend.dtype == bool:
+        product = a[:, None] & b & jnp.asarray(alpha, bool)
+        return product if isinstance(beta, (int, float)) and beta == 0 else product | (addend & jnp.asarray(beta, bool))
+    wide = accumulator_of(a.dtype) or a.dtype
+    return add(addend, a.astype(wide)[:, None] * b.astype(wide), beta, alpha)

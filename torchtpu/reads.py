@@ -1,0 +1,81 @@
+"""What asked for a value: `if t:`, `float(t)`, `t.tolist()`, an f-string, ... PyTorch sends them all to two kernels.
+
+The answer is in the instruction that the user's frame stands at. It is looked up only while somebody watches.
+"""
+
+from __future__ import annotations
+
+import dis
+import math
+from collections.abc import Iterator
+from functools import lru_cache
+from types import CodeType
+
+from torchtpu.lines import Origin
+
+# What a call of this name reads. Others are named after the kernel that was asked: `item`, `to_host`.
+_OF_CALL = {
+    **dict.fromkeys(("bool", "max", "min", "sorted", "any", "all", "filter", "index", "count", "remove"), "bool"),
+    **dict.fromkeys(("int", "range", "round", "divmod"), "int"),
+    **dict.fromkeys((name for name in dir(math) if not name.startswith("_")), "float"),
+    **dict.fromkeys(("format", "print", "str", "repr"), "format"),
+    "float": "float",
+    "complex": "complex",
+    "item": "item",
+    "tolist": "tolist",
+}
+_NAMING = frozenset({"LOAD_ATTR", "LOAD_METHOD", "LOAD_NAME", "LOAD_GLOBAL", "LOAD_FAST", "LOAD_DEREF"})
+
+
+def kind(origin: Origin | None, default: str) -> str:
+    """Name what the user's instruction asks of a tensor.
+
+    Args:
+        origin: the user's frame.
+        default: the name of the kernel that was called, used where the instruction says no more.
+
+    Returns:
+        bool, int, float, complex, item, tolist, format, or `default`.
+    """
+    return _kind(origin[0], origin[1], default) if origin is not None else default
+
+
+@lru_cache(maxsize=1024)
+def _kind(code: CodeType, lasti: int, default: str) -> str:
+    for previous, instruction in _with_previous(code):
+        if instruction.offset == lasti:
+            break
+    else:
+        return default
+    name = instruction.opname
+    if name.startswith(("POP_JUMP", "JUMP_IF", "TO_BOOL", "UNARY_NOT", "CONTAINS_OP")):
+        return "bool"
+    if name.startswith("FORMAT_"):
+        return "format"
+    if name in ("BINARY_SUBSCR", "STORE_SUBSCR", "BINARY_SLICE", "STORE_SLICE"):
+        return "int"
+    if name.startswith(("PRECALL", "CALL")):
+        return _OF_CALL.get(_callee(previous, instruction), default)
+    return default
+
+
+def _with_previous(code: CodeType) -> Iterator[tuple[list[dis.Instruction], dis.Instruction]]:
+    seen: list[dis.Instruction] = []
+    for instruction in dis.get_instructions(code):
+        yield seen, instruction
+        seen.append(instruction)
+
+
+def _callee(previous: list[dis.Instruction], call: dis.Instruction) -> str:
+    """Return the name that is called: the last one loaded whose source begins where the call's does."""
+    where = call.positions
+    for instruction in reversed(previous):
+        at = instruction.positions
+        if (
+            instruction.opname in _NAMING
+            and at is not None
+            and where is not None
+            and (at.lineno, at.col_offset) == (where.lineno, where.col_offset)
+        ):
+            return str(instruction.argval)
+    return ""
