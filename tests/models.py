@@ -9,9 +9,7 @@ from torch import nn
 
 def mlp(inputs: int = 64, width: int = 128, outputs: int = 10) -> nn.Module:
     """A perceptron with two hidden layers."""
-    return nn.Sequential(
-        nn.Linear(inputs, width), nn.ReLU(), nn.Linear(width, width), nn.GELU(), nn.Linear(width, outputs)
-    )
+    return nn.Sequential(nn.Linear(inputs, width), nn.ReLU(), nn.Linear(width, width), nn.GELU(), nn.Linear(width, outputs))
 
 
 class ResidualBlock(nn.Module):

@@ -97,7 +97,11 @@ def test_dense_order_of_contiguous_tensors_is_their_own(size):
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.int16, torch.float32, torch.int64, torch.float64, torch.complex64])
 @pytest.mark.parametrize("other", [torch.bool, torch.bfloat16, torch.int32, torch.float64, torch.complex128])
 def test_bitcast_is_view_dtype(dtype, other):
-    source = torch.arange(32, dtype=torch.uint8).view(dtype) if other != torch.bool else torch.zeros(32, dtype=torch.uint8).view(dtype)
+    source = (
+        torch.arange(32, dtype=torch.uint8).view(dtype)
+        if other != torch.bool
+        else torch.zeros(32, dtype=torch.uint8).view(dtype)
+    )
     from torchtpu.dtypes import to_numpy, xla_dtype
 
     with jax.enable_x64(True):

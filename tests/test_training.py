@@ -63,18 +63,14 @@ def test_mlp_with_sgd_momentum(mode, no_fallback):
     torch.manual_seed(3)
     batches = [(torch.randn(16, 32), torch.randint(0, 10, (16,))) for _ in range(20)]
     optimizer = lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, nesterov=True, weight_decay=1e-4)  # noqa: E731
-    assert_follows(
-        train(model, optimizer, batches, "tpu", classify), train(model, optimizer, batches, "cpu", classify)
-    )
+    assert_follows(train(model, optimizer, batches, "tpu", classify), train(model, optimizer, batches, "cpu", classify))
 
 
 def test_residual_cnn_20_steps(mode, no_fallback):
     torch.manual_seed(0)
     model, batches = ResidualCNN(width=8), image_batches(20)
     optimizer = lambda p: torch.optim.SGD(p, lr=0.02, momentum=0.9)  # noqa: E731
-    assert_follows(
-        train(model, optimizer, batches, "tpu", classify), train(model, optimizer, batches, "cpu", classify)
-    )
+    assert_follows(train(model, optimizer, batches, "tpu", classify), train(model, optimizer, batches, "cpu", classify))
 
 
 def test_gpt_20_steps_with_adamw(mode, no_fallback):
