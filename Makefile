@@ -10,12 +10,13 @@ DOCS_INSTALLED := $(VENV)/installed-docs.stamp
 BROWSER := $(VENV)/browser.stamp
 QUICKSTART := notebooks/01_quickstart.ipynb
 
-.PHONY: help setup demo test bench lint format docs clean
+.PHONY: help setup demo test conformance bench lint format docs clean
 
 help:
 	@echo "make demo    run $(QUICKSTART) and save it, executed, in build/demo/"
 	@echo "make test    run the tests"
 	@echo "make setup   install torchtpu and its tools in $(VENV), and Chromium where apt-get can (demo and test do it)"
+	@echo "make conformance  every operator in every variant against the CPU: hours; writes docs/ops.md"
 	@echo "make bench   measure, and write tests/bench/results.md"
 	@echo "make lint    check style; make format mends what it can"
 	@echo "make docs    build the documentation in build/site/"
@@ -51,6 +52,11 @@ demo: $(INSTALLED)
 
 test: setup
 	$(PY) -m pytest $(ARGS)
+
+# All of PyTorch's operator databases: hours. It goes on where it was interrupted, unless the code has changed.
+conformance: $(INSTALLED)
+	$(PY) -m tests.conformance --jobs 2 --json build/conformance --mode strict defer_and_fuse --page docs/ops.md $(ARGS)
+	$(PY) -m tests.conformance --jobs 2 --json build/conformance-debug --mode debug --max-samples 1 $(ARGS)
 
 bench: $(INSTALLED)
 	$(PY) -m tests.bench $(ARGS)

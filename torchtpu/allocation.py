@@ -27,7 +27,6 @@ METADATA_ONLY = (
     "view_as_complex",
     "view_as_real",
     "_reshape_alias",
-    "_unsafe_view",
     "unfold",
     "set_.source_Storage_storage_offset",
     "set_.source_Tensor",

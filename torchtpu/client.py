@@ -86,6 +86,8 @@ def _put() -> Any:
 
 def put(host: np.ndarray) -> Any:
     """Copy a numpy array to the device. The array must be private to the caller: XLA:CPU may alias its memory."""
+    if in_bad_fork():
+        raise forked()
     x64, batched_device_put, shaped = _put()
     with x64(True):  # otherwise 64-bit types are narrowed silently
         return batched_device_put(shaped(host.shape, host.dtype), sharding(), [host], [device()])

@@ -7,7 +7,7 @@ a type for it (`RuntimeError` for shapes, `torch.OutOfMemoryError`) that type is
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import torch
 
@@ -40,6 +40,20 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     """Return `" Did you mean 'strict'?"`, or nothing when no known word is close."""
     close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)
     return f" Did you mean {close[0]!r}?" if close else ""
+
+
+def check_broadcast(shapes: Sequence[Sequence[int]]) -> None:
+    """Raise the error that PyTorch's kernels raise for shapes that do not broadcast: its meta kernels word it otherwise."""
+    common = list(shapes[0])
+    for shape in shapes[1:]:
+        rank = max(len(common), len(shape))
+        first, second = [1] * (rank - len(common)) + common, [1] * (rank - len(shape)) + list(shape)
+        for dim, (a, b) in enumerate(zip(first, second, strict=True)):
+            if a != b and 1 not in (a, b):
+                raise RuntimeError(
+                    f"The size of tensor a ({a}) must match the size of tensor b ({b}) at non-singleton dimension {dim}"
+                ) from None
+        common = [b if a == 1 else a for a, b in zip(first, second, strict=True)]
 
 
 def out_of_memory(wanted: int, live: int, limit: int, what: str) -> torch.OutOfMemoryError:

@@ -53,6 +53,8 @@ def cast(value: Any, dtype: np.dtype) -> Any:
         return value
     if value.dtype.kind == "c" and dtype.kind != "c":
         value = value.real if dtype.kind != "b" else value != 0
+    if dtype.kind in "iu" and dtype.itemsize < 4 and value.dtype.kind not in "iub":
+        value = value.astype(np.int32)  # -1.0 becomes 255: XLA's own conversion saturates
     return value.astype(dtype)
 
 

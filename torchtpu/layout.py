@@ -115,8 +115,12 @@ class View:
             array = _apply(step, array)
         return array
 
-    def write(self, array: Any, values: Any) -> Any:
-        """Return the storage's array with the window replaced by `values` (of shape `size` and the view's dtype)."""
+    def write(self, array: Any, values: Any, in_place: bool = False) -> Any:
+        """Return the storage's array with the window replaced by `values` (of shape `size` and the view's dtype).
+
+        Args:
+            in_place: XLA may update the array where it is. Only for `values` that are not computed from `array`.
+        """
         dtype = xla_dtype(self.dtype)
         stored = bitcast(array, dtype)
         path = steps(stored.shape, self.size, self.stride, self.offset)
@@ -124,7 +128,7 @@ class View:
         for step in path:
             before.append(_apply(step, before[-1]))
         for step, previous in zip(reversed(path), reversed(before[:-1]), strict=True):
-            values = _invert(step, previous, values)
+            values = _invert(step, previous, values, in_place)
         return bitcast(values, array.dtype, array.shape)
 
 
@@ -228,7 +232,7 @@ def _apply(step: Step, x: Any) -> Any:
             return x[_indices(*step.args)]
 
 
-def _invert(step: Step, before: Any, after: Any) -> Any:
+def _invert(step: Step, before: Any, after: Any, in_place: bool) -> Any:
     from jax import lax
 
     match step.kind:
@@ -237,7 +241,7 @@ def _invert(step: Step, before: Any, after: Any) -> Any:
         case "slice":
             if after.shape == before.shape:
                 return after
-            return lax.dynamic_update_slice(before, after, step.args[0])
+            return _replaced(before, after, step.args[0], in_place)
         case "pad":
             return lax.slice(after, (0,) * after.ndim, before.shape)
         case "transpose":
@@ -247,6 +251,26 @@ def _invert(step: Step, before: Any, after: Any) -> Any:
             return lax.slice(after, (0,) * after.ndim, before.shape)
         case _:
             return before.at[_indices(*step.args)].set(after)
+
+
+def _replaced(array: Any, part: Any, start: tuple[int, ...], in_place: bool) -> Any:
+    """Return the array with a part replaced that begins at `start`."""
+    from jax import lax
+
+    from torchtpu import client
+
+    if in_place or not client.shares_memory():
+        return lax.dynamic_update_slice(array, part, start)
+    # XLA:CPU updates in place although the part reads what is being overwritten (openxla/xla#49176): x[1:] = x[:-1] would
+    # repeat x[0]. So the array is put together anew, one dimension after the other.
+    low, high = list(start), [s + n for s, n in zip(start, part.shape, strict=True)]
+    for d in reversed(range(array.ndim)):
+        if part.shape[d] != array.shape[d]:
+            below = lax.slice(array, (*low[:d], 0, *low[d + 1 :]), (*high[:d], low[d], *high[d + 1 :]))
+            above = lax.slice(array, (*low[:d], high[d], *low[d + 1 :]), (*high[:d], array.shape[d], *high[d + 1 :]))
+            part = lax.concatenate([piece for piece in (below, part, above) if piece.shape[d]], d)
+            low[d], high[d] = 0, array.shape[d]
+    return part
 
 
 def _indices(size: tuple[int, ...], stride: tuple[int, ...], offset: int) -> Any:

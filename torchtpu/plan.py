@@ -55,12 +55,13 @@ class Plan:
         donatable: positions in `needs` whose array may be reused by an output.
         bounds: (position, lowest, highest) of each tensor argument that holds indices, for debug mode's check.
         replay: how to run the op on the CPU, for debug mode's comparison.
+        product: it is a matrix product or a convolution.
         program, donating, last: the op's own programs, and the one chosen for the latest launch.
     """
 
     __slots__ = (
         "name", "scope", "views", "needs", "all_needed", "wires", "packing", "outputs", "specs", "writes", "resizes", "finish",
-        "donatable", "bounds", "replay", "_body", "program", "donating", "last", "route", "nbytes",
+        "donatable", "bounds", "replay", "_body", "program", "donating", "last", "route", "product", "nbytes",
     )  # fmt: skip
 
     def __init__(
@@ -71,12 +72,13 @@ class Plan:
         wires: Sequence[str],
         specs: Sequence[TensorSpec],
         writes: Sequence[int],
-        body: Callable[[list[Any], Sequence[Any]], list[Any]],
+        body: Callable[[list[Any], Sequence[Any], bool], list[Any]],
         finish: Callable[..., Any],
         resizes: Sequence[tuple[int, tuple[int, ...]]] = (),
         route: str = "native",
         bounds: Sequence[tuple[int, int, int]] = (),
         replay: Replay | None = None,
+        product: bool = False,
     ) -> None:
         self.name, self.views, self.needs, self.wires = name, tuple(views), tuple(needs), tuple(wires)
         self.scope = name.removeprefix("aten::")
@@ -93,15 +95,16 @@ class Plan:
         self.donating: Program | None = None
         self.last: Program | None = None
         self.route = route
+        self.product = product
         self.bounds = tuple(bounds)
         self.replay = replay
 
-    def lower(self, arrays: Sequence[Any], numbers: Sequence[Any]) -> list[Any]:
-        """Inside a trace: from the arrays of `needs` to those of `outputs`."""
+    def lower(self, arrays: Sequence[Any], numbers: Sequence[Any], alone: bool = False) -> list[Any]:
+        """Inside a trace: from the arrays of `needs` to those of `outputs`. `alone`: no other op is in the program."""
         stored: list[Any] = [None] * len(self.views)
         for position, array in zip(self.needs, arrays, strict=True):
             stored[position] = array
-        return self._body(stored, numbers)
+        return self._body(stored, numbers, alone)
 
     def info(self) -> NodeInfo:
         """Describe the op for reports."""
@@ -113,7 +116,7 @@ class Plan:
 
         def run(*arguments: Any) -> tuple[Any, ...]:
             count = len(self.needs)
-            return tuple(self.lower(arguments[:count], self.packing.unpack(arguments[count:])))
+            return tuple(self.lower(arguments[:count], self.packing.unpack(arguments[count:]), alone=True))
 
         inputs = tuple(self.views[n].layout for n in self.needs)
         name = "aten_" + self.scope.replace(".", "_")
@@ -189,19 +192,23 @@ class Planner:
         if self.rule is not None and self.rule.check is not None:
             self.rule.check(*metas)
         metadata = self.rule.metadata if self.rule is not None else None
-        return metas, (metadata or self.signature.op)(*positional, **named)
+        try:
+            return metas, (metadata or self.signature.op)(*positional, **named)
+        except RuntimeError:
+            if self.rule is not None and self.rule.promotion is not None:
+                errors.check_broadcast([m.shape for m in arguments.metas])
+            raise
 
     def _build(self, arguments: Arguments, metas: list[Any], results: Any, aliases: Sequence[int]) -> Plan:
         signature, rule = self.signature, self.rule
         meta_tensors = arguments.flat_tensors(metas)
         written = arguments.written(rule.writes if rule else ())
+        _check_overlap(signature, arguments.views, aliases, written)
         resizes = [
             (w, tuple(meta_tensors[w].shape)) for w in written if tuple(meta_tensors[w].shape) != self._sizes_before[w]
         ]
         if resizes:
-            return Plan(signature.name, arguments.views, (), (), (), (), lambda a, n: [], lambda t, n: None, resizes)
-        _check_overlap(signature, arguments.views, aliases, written)
-
+            return Plan(signature.name, arguments.views, (), (), (), (), lambda *_: [], lambda t, n: None, resizes)
         returned = results if isinstance(results, (tuple, list)) else (results,)
         flat_results = returned if signature.op._schema.returns else ()
         new: list[torch.Tensor] = []
@@ -230,9 +237,15 @@ class Planner:
         read = {p for p in range(len(views)) if p not in ignored or p in partial}
         needs = sorted({aliases[p] for p in read})
 
+        # An elementwise op that reads the window it writes reads each element before it writes it.
+        elementwise = rule is not None and rule.promotion is not None
+        reread = {
+            aliases[p] for p in range(len(views)) if p not in ignored and not (elementwise and p in written)
+        }
+
         undefined = {k for k, (kind, _) in enumerate(recipe) if kind == "value"}
 
-        def body(stored: list[Any], numbers: Sequence[Any]) -> list[Any]:
+        def body(stored: list[Any], numbers: Sequence[Any], alone: bool) -> list[Any]:
             import jax.numpy as jnp
 
             current = list(stored)
@@ -248,7 +261,7 @@ class Planner:
                 if view.covers:
                     current[group] = store(storage_spec(view.size, view.stride, view.dtype), value)
                 else:
-                    current[group] = view.write(current[group], value)
+                    current[group] = view.write(current[group], value, in_place=alone and group not in reread)
             return fresh + [current[g] for g in groups]
 
         as_list = signature.returns_list
@@ -259,7 +272,8 @@ class Planner:
         ]
         replay = None if rule is not None and rule.random else Replay(signature, arguments.template, tuple(written))
         return Plan(
-            signature.name, views, needs, arguments.wires, specs, groups, body, finish, (), route, bounds, replay
+            signature.name, views, needs, arguments.wires, specs, groups, body, finish, (), route, bounds, replay,
+            rule is not None and rule.precision,
         )
 
 

@@ -7,6 +7,7 @@ epsilons, random keys): a new value never makes a new program.
 from __future__ import annotations
 
 import time
+from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -71,10 +72,12 @@ class Wires:
         packed = []
         for wire, dtype, members in self.groups:
             try:
-                host = np.array([numbers[k] for k in members], dtype)
+                values = [numbers[k] for k in members]
+                # What float32 cannot hold becomes infinite, without a warning of numpy's.
+                host = np.frombuffer(array("f", values), dtype) if wire == "f4" else np.array(values, dtype)
             except OverflowError:
                 raise RuntimeError(
-                    f"value cannot be converted to type {dtype.name} without overflow: {[numbers[k] for k in members]}"
+                    f"value cannot be converted to type {dtype.name} without overflow: {values}"
                 ) from None
             key = (wire, host.tobytes())
             vector = _constants.get(key)
@@ -165,50 +168,44 @@ def compile_error(name: str, nodes: tuple[NodeInfo, ...], error: Exception) -> E
 def graph_function(nodes: Sequence[Node], live: Sequence[int], wires: Wires, n_inputs: int) -> Callable[..., tuple[Any, ...]]:
     """Build the function that runs `nodes` in order and returns the results in the `live` slots.
 
-    Nodes that no live slot depends on are left out. Each op is traced under a scope with its number, so that an XLA
-    fusion's `op_name` leads back to it.
+    Each op is traced under a scope with its number, so that an XLA fusion's `op_name` leads back to it.
     """
     slots: list[range] = []
     first = 0
     for node in nodes:
         slots.append(range(first, first + len(node.plan.outputs)))
         first += len(node.plan.outputs)
-    needed = set(live)
-    wanted = [False] * len(nodes)
-    for k in range(len(nodes) - 1, -1, -1):
-        if not needed.isdisjoint(slots[k]):
-            wanted[k] = True
-            needed.update(r for r in nodes[k].refs if r >= 0)
-
     forward = {s for node, made in zip(nodes, slots, strict=True) if not node.backward for s in made}
 
     def run(*arguments: Any) -> tuple[Any, ...]:
         import jax
+        from jax.lax import optimization_barrier
 
         arrays, numbers = arguments[:n_inputs], wires.unpack(arguments[n_inputs:])
         values: dict[int, Any] = {}
         saved: dict[int, Any] = {}
 
-        def value(ref: int, backward: bool) -> Any:
-            if ref < 0:
-                return arrays[-1 - ref]
-            if not backward or ref not in forward:
-                return values[ref]
-            # What autograd saved for the backward pass. Behind a barrier, XLA does not merge the backward op's work with
-            # the forward op's, which would keep intermediates alive that the op computes again from what it saved.
-            if ref not in saved:
-                saved[ref] = jax.lax.optimization_barrier(values[ref])
-            return saved[ref]
+        def inputs_of(node: Node) -> list[Any]:
+            inputs = [values[r] if r >= 0 else arrays[-1 - r] for r in node.refs]
+            if not node.backward:
+                return inputs
+            # What autograd saved goes through a barrier. Otherwise XLA merges the backward op's work with the forward
+            # op's, and keeps alive what the op would compute again from what was saved.
+            for k, r in enumerate(node.refs):
+                if r in forward:
+                    if r not in saved:
+                        saved[r] = optimization_barrier(values[r])
+                    inputs[k] = saved[r]
+            return inputs
 
         number = 0
         for k, node in enumerate(nodes):
             plan = node.plan
             count = len(plan.wires)
-            if wanted[k]:
-                with jax.named_scope(f"{k}.{plan.scope}"):
-                    results = plan.lower([value(r, node.backward) for r in node.refs], numbers[number : number + count])
-                for slot, result in zip(slots[k], results, strict=True):
-                    values[slot] = result
+            with jax.named_scope(f"{k}.{plan.scope}"):
+                results = plan.lower(inputs_of(node), numbers[number : number + count])
+            for slot, result in zip(slots[k], results, strict=True):
+                values[slot] = result
             number += count
         return tuple(values[s] for s in live)
 

@@ -6,14 +6,14 @@ entries. `make conformance` runs all of it.
 
 from __future__ import annotations
 
-from itertools import product
-
 import pytest
 import torch
 
 from tests.conformance import cases, check, declared
 
 _GROUPS = 24
+# The first of these that applies to an entry.
+_ALWAYS = tuple((variant, torch.float32, "strict") for variant in ("grad", "functional", "module", "optimizer"))
 # One of these for each entry, in turn; where it does not apply, the next.
 _TURNS = (
     ("functional", torch.float32, "defer_and_fuse"),
@@ -32,14 +32,11 @@ _TURNS = (
 def _tests(group: int) -> list[cases.Test]:
     chosen = []
     for k, name in list(enumerate(cases.entries()))[group::_GROUPS]:
-        always = product(("functional", "grad", "module", "optimizer"), (torch.float32,), ("strict",))
-        turns = [_TURNS[(k + n) % len(_TURNS)] for n in range(len(_TURNS))]
-        fitting = [turn for turn in turns if cases.applies(name, *turn[:2])]
-        chosen += [
-            cases.Test(variant, name, cases.dtype_name(dtype), mode)
-            for variant, dtype, mode in [*always, *fitting[:1]]
-            if cases.applies(name, variant, dtype)
-        ]
+        turns = _TURNS[k % len(_TURNS) :] + _TURNS[: k % len(_TURNS)]
+        for uses in (_ALWAYS, turns):
+            use = next((u for u in uses if cases.applies(name, *u[:2])), None)
+            if use is not None:
+                chosen.append(cases.Test(use[0], name, cases.dtype_name(use[1]), use[2]))
     return chosen
 
 

@@ -16,11 +16,12 @@ from typing import Any
 import jax
 import torch
 
-from torchtpu import config, events, hbm, lines
+from torchtpu import config, events, hbm, lines, schedule
 from torchtpu.buffer import Buffer
 from torchtpu.modes import strict
 from torchtpu.plan import Plan
-from torchtpu.program import Node, Program, Wires, graph_function
+from torchtpu.program import Node, Program
+from torchtpu.schedule import Schedule
 
 _refcount = sys.getrefcount
 _graph_task = torch._C._current_graph_task_id
@@ -84,7 +85,7 @@ def record(plan: Plan, inputs: list[Buffer], numbers: Sequence[Any]) -> list[Buf
                 graph.inputs.append(b)
                 b.ref = -len(graph.inputs)
             refs.append(b.ref)
-        graph.nodes.append(Node(plan, refs, graph.task != -1))
+        graph.nodes.append(Node(plan, tuple(refs), graph.task != -1))
         graph.key.append(plan)
         graph.key += refs
         graph.origins.append(lines.here())
@@ -131,16 +132,15 @@ def pending() -> int:
     return len(_graph.nodes)
 
 
-# Programs by key, and what is known of graphs that differ only in shapes: how often they compiled in vain.
-_programs: dict[tuple[Any, ...], Program] = {}
-_reused: set[int] = set()
+# Schedules by key, and what is known of graphs that differ only in shapes: how often they compiled in vain.
+_schedules: dict[tuple[Any, ...], Schedule] = {}
 _vain: dict[tuple[Any, ...], int] = {}
 _seen: set[tuple[Any, ...]] = set()
 
 
 def programs() -> list[Program]:
     """Return the fused programs compiled so far."""
-    return list(_programs.values())
+    return list(schedule.programs.values())
 
 
 def flush(reason: str) -> None:
@@ -160,54 +160,40 @@ def flush(reason: str) -> None:
             _graph = Graph()
             return
         kept = tuple(b.ref for b in live)
-        donated = _donatable(graph, live)
+        donated = _donatable(graph)
         key = (tuple(graph.key), kept, donated)
-        program = _programs.get(key)
-        hit = program is not None
-        pieces = 1
-        if program is not None:
-            if id(program) not in _reused:
-                _reused.add(id(program))
+        plan = _schedules.get(key)
+        fresh: set[int] = set()
+        if plan is not None:
+            if not plan.reused:
+                plan.reused = True
                 _vain[_family(graph)] = 0
-        elif _churns(graph, key):
-            pieces = len(graph.nodes)
-        else:
-            program = _compile(graph, kept, donated, reason)
-            if program is not None:
-                _programs[key] = program
-            else:
-                pieces = len(graph.nodes)
+        elif not _churns(graph, key):
+            plan = _build(graph, kept, donated, reason, fresh)
+            if plan is not None:
+                _schedules[key] = plan
         # From here on the graph's promises are kept or broken: an interrupt before this point leaves it pending.
         _graph = Graph()
         _graph.task = graph.task
-        if program is None:
-            failure = _run_op_by_op(graph, live)
+        if plan is None:
+            failure = _run_op_by_op(graph, live, {-1 - k: b for k, b in enumerate(graph.inputs)})
         else:
-            failure = _run(graph, program, live, reason, hit)
+            failure = _run(graph, plan, live, reason, fresh)
         if events.logs:
             seconds = time.perf_counter() - start
             origin = lines.here()
+            pieces = len(plan.parts) if plan is not None else len(graph.nodes)
             for log in events.logs:
                 log.flushes.append(events.Flush(reason, origin, len(graph.nodes), len(live), seconds, log.now(), pieces))
         if failure is not None:
             raise failure
 
 
-def _donatable(graph: Graph, live: list[Buffer]) -> tuple[int, ...]:
-    """Return the inputs that nothing but the graph holds and whose memory some output can take."""
-    room: dict[Any, int] = {}
-    for b in live:
-        room[b.layout] = room.get(b.layout, 0) + 1
+def _donatable(graph: Graph) -> tuple[int, ...]:
+    """Return the positions of the inputs that nothing but the graph holds."""
     inputs = graph.inputs
-    donated = []
-    for k in range(len(inputs)):
-        if _refcount(inputs[k]) == 2:  # the graph's list and getrefcount's argument
-            b = inputs[k]
-            if room.get(b.layout, 0) and not b.shared:
-                room[b.layout] -= 1
-                donated.append(k)
-            b = None
-    return tuple(donated)
+    # Two references: the graph's list and getrefcount's argument.
+    return tuple(k for k in range(len(inputs)) if _refcount(inputs[k]) == 2 and not inputs[k].shared)
 
 
 def _family(graph: Graph) -> tuple[Any, ...]:
@@ -227,56 +213,68 @@ def _churns(graph: Graph, key: tuple[Any, ...]) -> bool:
     return True
 
 
-def _compile(graph: Graph, kept: tuple[int, ...], donated: tuple[int, ...], reason: str) -> Program | None:
+def _build(graph: Graph, kept: tuple[int, ...], donated: tuple[int, ...], reason: str, fresh: set[int]) -> Schedule | None:
     """Compile the graph; None if the compiler refuses it (then the op at fault is found by running one at a time)."""
-    nodes = tuple(graph.nodes)
-    wires = Wires([w for n in nodes for w in n.plan.wires])
     family = _family(graph)
     _vain[family] = _vain.get(family, 0) + 1
-    function = graph_function(nodes, kept, wires, len(graph.inputs))
-    name = f"fused_{len(nodes)}_ops#{len(_programs) + 1}"
+
+    def compiled(program: Program) -> None:
+        fresh.add(id(program))
+        if events.logs:
+            origin = lines.here()
+            for log in events.logs:
+                log.compiles.append(
+                    events.Compile(program, program.compile_seconds, f"first time ({reason})", origin, log.now())
+                )
+
     try:
-        program = Program(
-            name, tuple(n.plan.info() for n in nodes), function, tuple(b.layout for b in graph.inputs), wires, donated
-        )
+        return schedule.build(graph.nodes, kept, donated, [b.layout for b in graph.inputs], compiled)
     except Exception:
-        if len(nodes) == 1:
+        if len(graph.nodes) == 1:
             raise
         return None
-    if events.logs:
-        origin = lines.here()
+
+
+def _run(graph: Graph, plan: Schedule, live: list[Buffer], reason: str, fresh: set[int]) -> Exception | None:
+    promised = {b.ref: b for b in live}
+    values = {-1 - k: b for k, b in enumerate(graph.inputs)}
+    for part in plan.parts:
+        program = part.program
+        arrays = [values[r].array for r in part.refs]
+        arrays += program.wires.pack([graph.numbers[n] for n in part.numbers])
+        hbm.peak_with(program.output_bytes - program.alias_bytes + program.temp_bytes, program.name)
+        start = time.perf_counter()
+        try:
+            results = program.call(*arrays)
+        except jax.errors.JaxRuntimeError:
+            return _run_op_by_op(graph, live, values, part.nodes[0])
+        seconds = time.perf_counter() - start
+        del arrays
+        for r in part.donated:
+            values[r].release()
+        for r in part.dead:
+            del values[r]
+        for slot, array in zip(part.slots, results, strict=True):
+            buffer = values[slot] = promised.get(slot) or Buffer(plan.layouts[slot])
+            buffer.fulfil(array)
         for log in events.logs:
-            log.compiles.append(events.Compile(program, program.compile_seconds, f"first time ({reason})", origin, log.now()))
-    return program
-
-
-def _run(graph: Graph, program: Program, live: list[Buffer], reason: str, hit: bool) -> Exception | None:
-    arrays = [b.array for b in graph.inputs] + program.wires.pack(graph.numbers)
-    hbm.peak_with(program.output_bytes - program.alias_bytes + program.temp_bytes, program.name)
-    start = time.perf_counter()
-    try:
-        results = program.call(*arrays)
-    except jax.errors.JaxRuntimeError:
-        return _run_op_by_op(graph, live)
-    seconds = time.perf_counter() - start
-    for k in program.donated:
-        graph.inputs[k].release()
-    for b, array in zip(live, results, strict=True):
-        b.fulfil(array)
-    for log in events.logs:
-        log.cache_hits += hit
-        log.ran(program, reason, tuple(graph.origins), seconds)
+            log.cache_hits += id(program) not in fresh
+            log.ran(program, reason, tuple(graph.origins[k] for k in part.nodes), seconds)
+        fresh.discard(id(program))
     return None
 
 
-def _run_op_by_op(graph: Graph, live: list[Buffer]) -> Exception | None:
-    """Run a graph with the ops' own programs. Returns the first error; what does not depend on it is kept."""
+def _run_op_by_op(graph: Graph, live: list[Buffer], values: dict[int, Buffer], first: int = 0) -> Exception | None:
+    """Run a graph's nodes from the first on with the ops' own programs.
+
+    Args:
+        values: the inputs, and what earlier parts of the graph made.
+
+    Returns:
+        The first error. What does not depend on it is kept.
+    """
     promised = {b.ref: b for b in live}
-    last_use: dict[int, int] = {}
-    for k, node in enumerate(graph.nodes):
-        for r in node.refs:
-            last_use[r] = k
-    values: dict[int, Any] = {-1 - k: b.array for k, b in enumerate(graph.inputs)}
+    last_use = {r: k for k, node in enumerate(graph.nodes) for r in node.refs}
     failure: Exception | None = None
     broken: dict[int, Exception] = {}
     slot = number = 0
@@ -286,22 +284,23 @@ def _run_op_by_op(graph: Graph, live: list[Buffer]) -> Exception | None:
         number += len(plan.wires)
         outputs = range(slot, slot + len(plan.outputs))
         slot = outputs.stop
+        if k < first:
+            continue
         error = next((broken[r] for r in node.refs if r in broken), None)
         if error is None:
             try:
-                results = strict.launch(plan, [values[r] for r in node.refs], numbers)
+                results = strict.launch(plan, [values[r].array for r in node.refs], numbers)
             except Exception as raised:
                 error = _located(raised, graph.origins[k])
                 failure = failure or error
         for j, s in enumerate(outputs):
+            buffer = promised.get(s) or Buffer(plan.outputs[j])
             if error is not None:
-                broken[s] = error
-                if s in promised:
-                    promised[s].error = error
+                broken[s] = buffer.error = error
             else:
-                values[s] = results[j]
-                if s in promised:
-                    promised[s].fulfil(results[j])
+                buffer.fulfil(results[j])
+                values[s] = buffer
+        results = ()
         for r in node.refs:
             if last_use[r] == k:
                 values.pop(r, None)

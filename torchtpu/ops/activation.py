@@ -7,12 +7,16 @@ import math
 import jax.numpy as jnp
 from jax import Array, lax
 
+from torchtpu.ops.arithmetic import scaled
 from torchtpu.ops.registry import elementwise
 
 _SQRT_2_OVER_PI = math.sqrt(2 / math.pi)
 _GELU_CUBE = 0.044715
 
 elementwise("aten::relu")(lambda x: jnp.maximum(x, 0))
+elementwise("aten::_add_relu.Tensor", "aten::_add_relu.Scalar", unit="alpha")(
+    lambda x, y, alpha: jnp.maximum(x + scaled(y, alpha), 0)
+)
 elementwise("aten::sigmoid_backward")(lambda grad, y: grad * jnp.conj((1 - y) * y))
 elementwise("aten::tanh_backward")(lambda grad, y: grad * jnp.conj(1 - y * y))
 

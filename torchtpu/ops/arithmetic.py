@@ -6,6 +6,7 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
+import torch
 from jax import Array, lax
 
 from torchtpu.dtypes import xla_dtype
@@ -50,14 +51,13 @@ elementwise("aten::div.Tensor", "aten::div.Scalar", promotion=Promotion.INT_TO_F
 @elementwise("aten::div.Tensor_mode", "aten::div.Scalar_mode", meta=True)
 def div_mode(x: Array, y: Array, rounding_mode: str | None, *, out: list[Any]) -> Array:
     """Integers stay integers under a rounding mode, and become floats without."""
+    dtype = xla_dtype(out[0].dtype)
     if rounding_mode == "floor":
         return floor_divide(x, y)
     if rounding_mode == "trunc":
-        return lax.div(*jnp.broadcast_arrays(x, y)) if integral(x) else jnp.trunc(x / y)
-    if integral(x):
-        real = xla_dtype(out[0].dtype)
-        return x.astype(real) / y.astype(real)
-    return x / y
+        # The quotient is rounded to bfloat16 before it is truncated.
+        return lax.div(*jnp.broadcast_arrays(x, y)) if integral(x) else jnp.trunc((x / y).astype(dtype))
+    return x.astype(dtype) / y.astype(dtype) if integral(x) else x / y
 
 
 @elementwise("aten::floor_divide", "aten::floor_divide.Scalar")
@@ -83,21 +83,25 @@ elementwise("aten::lcm")(jnp.lcm)
 # Powers.
 
 
-@elementwise("aten::pow.Tensor_Scalar", static="exponent")
+def _check_power(x: torch.Tensor, exponent: complex, *_out: torch.Tensor) -> None:
+    if isinstance(exponent, int) and exponent < 0 and not (x.is_floating_point() or x.is_complex()):
+        raise RuntimeError("Integers to negative integer powers are not allowed.")
+
+
+@elementwise("aten::pow.Tensor_Scalar", static="exponent", check=_check_power)
 def pow_scalar(x: Array, exponent: complex) -> Array:
     """The exponent is part of the program: squares and roots are not worth a general power."""
     if exponent == 0.5 and not integral(x):
         return jnp.sqrt(x)
     if exponent == -0.5 and not integral(x):
         return lax.rsqrt(x)
-    if not isinstance(exponent, complex) and exponent == int_or_none(exponent):
-        if integral(x) or abs(exponent) <= _MAX_PRODUCT_EXPONENT:
-            return lax.integer_pow(x, int(exponent))
+    if _is_whole(exponent) and (integral(x) or abs(exponent) <= _MAX_PRODUCT_EXPONENT):
+        return lax.integer_pow(x, int(exponent))
     return power(x, jnp.asarray(exponent, x.dtype))
 
 
-def int_or_none(number: float) -> int | None:
-    return int(number) if np.isfinite(number) else None
+def _is_whole(number: complex) -> bool:
+    return not isinstance(number, complex) and bool(np.isfinite(number)) and number == int(number)
 
 
 @elementwise("aten::pow.Tensor_Tensor", "aten::pow.Scalar")

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import torch
 from jax import lax
 
-from torchtpu.ops.matmul import accumulator_of, precision_of
+from torchtpu.ops.matmul import accumulator_of, precision_of, sum_to
 from torchtpu.ops.registry import composite, rule
 from torchtpu.ops.softmax import wide
 
@@ -96,10 +96,7 @@ def _attention_backward(
     gk = _product("bhgqk,bhgqd->bhkd", narrow, q)
     gb = None if bias is None else jnp.zeros(bias.shape, bias.dtype)
     if bias is not None and grad_input_mask[3]:
-        slope = slope.reshape(shape[0], shape[1], *slope.shape[3:])
-        lead = slope.ndim - bias.ndim
-        spread = [d + lead for d in range(bias.ndim) if bias.shape[d] == 1 and slope.shape[d + lead] != 1]
-        gb = jnp.sum(slope, axis=(*range(lead), *spread), keepdims=True).reshape(bias.shape)
+        gb = sum_to(slope.reshape(shape[0], shape[1], *slope.shape[3:]), bias.shape)
     return gq, gk, gv, gb
 
 

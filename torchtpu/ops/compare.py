@@ -9,7 +9,8 @@ import torch
 from jax import Array, lax
 
 from torchtpu.dtypes import xla_dtype
-from torchtpu.ops.registry import Promotion, elementwise, entry, rule
+from torchtpu.ops.registry import Promotion, elementwise, rule
+from torchtpu.ops.unary import exp2
 
 # `isin` compares with every test element up to this many; beyond, it searches in the sorted ones.
 _MAX_COMPARISONS = 64
@@ -41,26 +42,38 @@ for _name, _fn in {
 
 # Bits.
 
+
+def _check_bits(*operands: Any) -> None:
+    for operand in operands:
+        dtype = operand.dtype if isinstance(operand, torch.Tensor) else type(operand)
+        if dtype in (float, complex) or (isinstance(operand, torch.Tensor) and (dtype.is_floating_point or dtype.is_complex)):
+            raise TypeError(f"bitwise operators take integers and booleans, not {dtype}")
+
+
 for _name, _fn in {"and": jnp.bitwise_and, "or": jnp.bitwise_or, "xor": jnp.bitwise_xor}.items():
-    elementwise(f"aten::bitwise_{_name}.Tensor", f"aten::bitwise_{_name}.Scalar", f"aten::bitwise_{_name}.Scalar_Tensor")(_fn)
-elementwise("aten::bitwise_not")(jnp.bitwise_not)
+    _overloads = (f"aten::bitwise_{_name}.{kind}" for kind in ("Tensor", "Scalar", "Scalar_Tensor"))
+    elementwise(*_overloads, check=_check_bits)(_fn)
+elementwise("aten::bitwise_not", check=_check_bits)(jnp.bitwise_not)
 
-_SHIFT_OVERLOADS = ("aten::bitwise_{}_shift.Tensor", "aten::bitwise_{}_shift.Tensor_Scalar", "aten::bitwise_{}_shift.Scalar_Tensor")
+
+def _shift_overloads(side: str) -> list[str]:
+    operators = [f"aten::__{i}{side[0]}shift__.{kind}" for i in ("", "i") for kind in ("Tensor", "Scalar")]
+    return operators + [f"aten::bitwise_{side}_shift.{kind}" for kind in ("Tensor", "Tensor_Scalar", "Scalar_Tensor")]
 
 
-@elementwise(*(o.format("left") for o in _SHIFT_OVERLOADS), "aten::__lshift__.Tensor", "aten::__lshift__.Scalar")
+@elementwise(*_shift_overloads("left"))
 def left_shift(x: Array, count: Array) -> Array:
     """0 for a count that is negative or too large."""
     if x.dtype.kind == "f":  # `x << n` is defined for floats
-        return x * jnp.exp2(count)
+        return x * exp2(count)
     return lax.shift_left(*jnp.broadcast_arrays(x, count))
 
 
-@elementwise(*(o.format("right") for o in _SHIFT_OVERLOADS), "aten::__rshift__.Tensor", "aten::__rshift__.Scalar")
+@elementwise(*_shift_overloads("right"))
 def right_shift(x: Array, count: Array) -> Array:
     """The sign in every bit for a count that is negative or too large."""
     if x.dtype.kind == "f":
-        return x / jnp.exp2(count)
+        return x / exp2(count)
     shift = lax.shift_right_logical if x.dtype.kind == "u" else lax.shift_right_arithmetic
     return shift(*jnp.broadcast_arrays(x, count))
 
@@ -79,14 +92,26 @@ elementwise("aten::clamp_min", "aten::clamp_min.Tensor", promotion=Promotion.NO_
 elementwise("aten::clamp_max", "aten::clamp_max.Tensor", promotion=Promotion.NO_OPMATH)(jnp.minimum)
 
 
-@rule("aten::where.self", dynamic=("self", "other"), meta=True)
+def _check_condition(condition: torch.Tensor, *_: Any) -> None:
+    if condition.dtype not in (torch.bool, torch.uint8):
+        name = str(condition.dtype).removeprefix("torch.")
+        raise RuntimeError(f"where expected condition to be a boolean tensor, but got a tensor with dtype {name}")
+
+
+def _check_mask(_x: torch.Tensor, mask: torch.Tensor, *_: Any) -> None:
+    if mask.dtype is not torch.bool:
+        name = str(mask.dtype).removeprefix("torch.")
+        raise RuntimeError(f"masked_fill_ only supports boolean masks, but got mask with dtype {name}")
+
+
+@rule("aten::where.self", dynamic=("self", "other"), meta=True, check=_check_condition)
 def where(condition: Array, x: Any, y: Any, *, out: list[Any]) -> Array:
     """The condition takes no part in type promotion."""
     dtype = xla_dtype(out[0].dtype)
     return jnp.where(condition, jnp.asarray(x).astype(dtype), jnp.asarray(y).astype(dtype))
 
 
-@rule("aten::masked_fill.Scalar", "aten::masked_fill.Tensor", dynamic="value")
+@rule("aten::masked_fill.Scalar", "aten::masked_fill.Tensor", dynamic="value", check=_check_mask)
 def masked_fill(x: Array, mask: Array, value: Any) -> Array:
     return jnp.where(mask, jnp.asarray(value).astype(x.dtype), x)
 
@@ -108,13 +133,3 @@ def isin(elements: Array, tested: Array, assume_unique: bool, invert: bool) -> A
 def isin_number(element: Any, tested: Any, assume_unique: bool, invert: bool) -> Array:
     found = jnp.any(jnp.asarray(element)[..., None] == jnp.reshape(tested, -1), axis=-1)
     return ~found if invert else found
-
-
-@entry("aten::equal")
-def equal(_kernel: Any, x: torch.Tensor, y: torch.Tensor) -> bool:
-    """The one comparison that returns a Python value: a read."""
-    if x.device != y.device:
-        raise RuntimeError(f"Cannot compare two tensors on different devices. Got: {x.device} and {y.device}")
-    if x.dtype != y.dtype:
-        raise RuntimeError(f"Expected object of data type {x.dtype} but got data type {y.dtype} for argument 'other' in call to equal")
-    return x.shape == y.shape and bool(torch.eq(x, y).all())

@@ -22,6 +22,9 @@ def clone(x: Array, memory_format: Any) -> Array:
     return x
 
 
+# Outside a decomposition, PyTorch makes it of `empty` and `copy_`.
+rule("aten::_to_copy", inner=True)(lambda x, *_: x)
+
 # PyTorch resolves the lazy conjugate and negative bits of a tensor with these before any other kernel sees it.
 rule("aten::_conj_physical", "aten::conj_physical.out", "aten::conj_physical_")(jnp.conj)
 rule("aten::lift")(lambda x: x)

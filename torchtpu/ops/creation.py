@@ -27,6 +27,25 @@ def zero(_self: Any, *, out: list[Any]) -> Array:
     return jnp.zeros(out[0].shape, xla_dtype(out[0].dtype))
 
 
+# PyTorch makes these of `empty` and a fill; inside a decomposition they are whole.
+_FULL = ("full", "full_like", "new_full", "scalar_tensor")
+_LIKE = ("{}", "{}_like", "new_{}")
+_EMPTY = ("empty.memory_format", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided")
+
+
+@rule(*(f"aten::{name}" for name in _FULL), inner=True, meta=True)
+def full(*arguments: Any, out: list[Any]) -> Array:
+    """The value is the last number before the options."""
+    value = next(a for a in reversed(arguments) if isinstance(a, (bool, int, float, complex)))
+    return fill(None, value, out=out)
+
+
+rule(*(f"aten::{name.format('ones')}" for name in _LIKE), inner=True, meta=True)(lambda *_, out: fill(None, 1, out=out))
+rule(*(f"aten::{name.format('zeros')}" for name in _LIKE), *(f"aten::{name}" for name in _EMPTY), inner=True, meta=True)(
+    lambda *_, out: zero(None, out=out)
+)
+
+
 @entry("aten::_efficientzerotensor")
 def efficient_zeros(_kernel: Any, size: Sequence[int], **options: Any) -> torch.Tensor:
     """Autograd's zeros; here they are a fill like others, which costs nothing inside a fusion."""
@@ -41,6 +60,11 @@ def efficient_zeros(_kernel: Any, size: Sequence[int], **options: Any) -> torch.
 def arange(start: Any, end: Any, step: Any, *, out: list[Any]) -> Array:
     compute, dtype = _range_dtypes(out[0].dtype)
     return (_number(start, compute) + _number(step, compute) * lax.iota(compute, out[0].shape[0])).astype(dtype)
+
+
+rule("aten::arange", inner=True, meta=True)(lambda end, *_, out: arange(0, end, 1, out=out))
+rule("aten::arange.start", inner=True, meta=True)(lambda start, end, *_, out: arange(start, end, 1, out=out))
+rule("aten::arange.start_step", inner=True, meta=True)(lambda start, end, step, *_, out: arange(start, end, step, out=out))
 
 
 @entry("aten::arange.start_out")
@@ -68,6 +92,11 @@ def range_out(kernel: Any, start: float, end: float, step: float = 1, *, out: to
     if out.numel() != length.numel():
         out.resize_(length.numel())
     return kernel(start, end, step, out=out)
+
+
+@rule("aten::linspace", inner=True, meta=True)
+def linspace_made(start: Any, end: Any, steps: int, *_options: Any, out: list[Any]) -> Array:
+    return linspace(start, end, steps, out=out)
 
 
 @rule("aten::linspace.out", dynamic=("start", "end"), meta=True)
@@ -119,6 +148,10 @@ def eye(n: int, *, out: list[Any]) -> Array:
     return jnp.eye(n, dtype=xla_dtype(out[0].dtype))
 
 
+rule("aten::eye", inner=True, meta=True)(lambda n, *_, out: eye(n, out=out))
+rule("aten::eye.m", inner=True, meta=True)(lambda n, m, *_, out: eye_rectangular(n, m, out=out))
+
+
 @rule("aten::eye.m_out", meta=True)
 def eye_rectangular(n: int, m: int, *, out: list[Any]) -> Array:
     return jnp.eye(n, m, dtype=xla_dtype(out[0].dtype))
@@ -145,7 +178,24 @@ def _indices(mask: Array, out: Any) -> Array:
 # Complex numbers.
 
 
-@rule("aten::complex")
+def _complex_metadata(real: torch.Tensor, imag: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
+    """Raise what PyTorch's CPU kernel does; its meta kernel fails an assertion."""
+    if not (_is_part(real) and _is_part(imag)):
+        names = " and ".join(str(t.dtype).removeprefix("torch.") for t in (real, imag))
+        raise RuntimeError(f"Expected both inputs to be Half, Float or Double tensors but got {names}")
+    if real.dtype != imag.dtype:
+        raise RuntimeError(f"Expected object of scalar type {real.dtype} but got scalar type {imag.dtype} for second argument")
+    made = torch.complex(real, imag)
+    if out is not None and out.dtype != made.dtype:
+        raise RuntimeError(f"Expected object of scalar type {made.dtype} but got scalar type {out.dtype} for argument 'out'")
+    return made if out is None else out.resize_(made.shape)
+
+
+def _is_part(t: torch.Tensor) -> bool:
+    return t.dtype in (torch.float16, torch.float32, torch.float64)
+
+
+@rule("aten::complex", metadata=_complex_metadata)
 def complex_of(real: Array, imag: Array) -> Array:
     return lax.complex(*jnp.broadcast_arrays(real, imag))
 

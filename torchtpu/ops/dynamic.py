@@ -1,4 +1,4 @@
-"""Ops whose result's shape depends on values: nonzero, masks as indices, unique, bincount, repeat_interleave.
+"""Ops whose result depends on values that the host must know: nonzero, masks as indices, unique, bincount, equal.
 
 XLA needs every shape before it runs. One number is read from the device (a recorded wait, named after the op); the rest
 is made of ordinary ops on it. `x[mask] = number` needs no read, nor does the backward pass of `x[mask]`.
@@ -277,3 +277,12 @@ def equal(_kernel: Any, x: Tensor, other: Tensor) -> bool:
     if x.dtype != other.dtype:
         raise RuntimeError(f"Expected object of data type {x.dtype} but got data type {other.dtype} for argument 'other'")
     return x.shape == other.shape and bool(_read(aten.all(x == other), "equal"))
+
+
+@entry("aten::_assert_async", "aten::_assert_async.msg")
+def assert_async(_kernel: Any, x: Tensor, message: str = "Expected Tensor with single nonzero value, but got zero") -> None:
+    if x.numel() != 1:
+        count = "more than one value" if x.numel() else "no values"
+        raise RuntimeError(f"Boolean value of Tensor with {count} is ambiguous")
+    if not _read(x != 0, "_assert_async"):
+        raise RuntimeError(message)

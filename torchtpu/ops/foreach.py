@@ -116,5 +116,5 @@ def norm(x: jax.Array, p: float, dtype: torch.dtype | None, *, out: list[torch.T
 @rule("aten::_foreach_powsum.Scalar", each=True, meta=True)
 def powsum(x: jax.Array, p: float, dtype: torch.dtype | None, *, out: list[torch.Tensor]) -> jax.Array:
     """The p-th power of the norm."""
-    x = jnp.abs(accumulated(x, out))
+    x = jnp.abs(x if jnp.iscomplexobj(x) else accumulated(x, out))
     return jnp.sum(x * x if p == 2 else x if p == 1 else x ** jnp.asarray(p, x.dtype))

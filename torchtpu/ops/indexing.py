@@ -1,4 +1,4 @@
-"""Reading and writing by index: index, gather, scatter, embedding and their kin.
+"""Reading and writing by index: index, gather, scatter, masks and their kin.
 
 An index out of range never reads or writes another element: such a read gives NaN (of integers: the smallest; of bool:
 True), such a write is left out. Debug mode can check instead. Only the ops in which PyTorch counts negative indices from
@@ -35,10 +35,6 @@ def _in_all(x: torch.Tensor, index: torch.Tensor, *_: Any) -> list[tuple[torch.T
     return [(index, x.numel(), True)]
 
 
-def _in_weight(weight: torch.Tensor, index: torch.Tensor, *_: Any) -> list[tuple[torch.Tensor, int, bool]]:
-    return [(index, weight.shape[0], False)]
-
-
 def _check_slices(x: torch.Tensor, dim: int, _index: torch.Tensor, source: torch.Tensor, *_: Any) -> None:
     if x.dim() > 1 and (source.dim() != x.dim() or source.select(dim, 0).shape != x.select(dim, 0).shape):
         raise RuntimeError(
@@ -50,11 +46,6 @@ def _check_slices(x: torch.Tensor, dim: int, _index: torch.Tensor, source: torch
 def _check_mask(_x: torch.Tensor, mask: torch.Tensor, *_: Any) -> None:
     if mask.dtype != torch.bool:
         raise RuntimeError(f"masked_scatter_ only supports boolean masks, but got mask with dtype {mask.dtype}")
-
-
-def _check_weight(weight: torch.Tensor, *_: Any) -> None:
-    if weight.dim() != 2:
-        raise RuntimeError("'weight' must be 2-D")
 
 
 # -- indices on the device
@@ -305,33 +296,3 @@ def nonzero_static(x: jax.Array, size: int, fill_value: int) -> jax.Array:
         return jnp.full((size, x.ndim), fill_value, np.int64)
     positions = jnp.stack(jnp.unravel_index(jnp.maximum(found, 0), x.shape), -1) if x.ndim else jnp.zeros((size, 0), np.int64)
     return jnp.where(found[:, None] < 0, fill_value, positions)
-
-
-# -- embedding
-
-
-@rule("aten::embedding", indexed=_in_weight, check=_check_weight)
-def embedding(weight: jax.Array, index: jax.Array, _padding_idx: int, _scale_grad_by_freq: bool, _sparse: bool) -> jax.Array:
-    return index_select(weight, 0, index).reshape(*index.shape, *weight.shape[1:])
-
-
-@rule("aten::embedding_dense_backward")
-def embedding_dense_backward(
-    grad: jax.Array, index: jax.Array, count: int, padding_idx: int, scale_grad_by_freq: bool
-) -> jax.Array:
-    width = grad.shape[-1]
-    index = rows(index.reshape(-1), count)
-    if padding_idx >= 0:
-        index = jnp.where(index == padding_idx, count, index)
-    grad = wide(grad.reshape(index.size, width))
-    if scale_grad_by_freq:
-        frequency = jnp.zeros(count, grad.dtype).at[index].add(1, mode="drop")
-        grad = grad / frequency.at[index].get(mode="fill", fill_value=1)[:, None]
-    return jnp.zeros((count, width), grad.dtype).at[index].add(grad, mode="drop")
-
-
-@rule("aten::embedding_renorm_", dynamic="max_norm", indexed=_in_weight)
-def embedding_renorm(weight: jax.Array, index: jax.Array, max_norm: Any, norm_type: float) -> jax.Array:
-    norm = jnp.sum(jnp.abs(wide(weight)) ** norm_type, 1, keepdims=True) ** (1 / norm_type)
-    used = jnp.zeros((weight.shape[0], 1), bool).at[rows(index.reshape(-1), weight.shape[0])].set(True, mode="drop")
-    return jnp.where(used & (norm > max_norm), wide(weight) * (max_norm / (norm + 1e-7)), wide(weight)).astype(weight.dtype)

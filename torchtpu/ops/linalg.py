@@ -110,6 +110,8 @@ def _first_bad_pivot(a: jax.Array) -> jax.Array:
 @rule("aten::linalg_cholesky_ex")
 def _cholesky_ex(a: jax.Array, upper: bool, check_errors: bool) -> tuple[jax.Array, jax.Array]:
     factor = cholesky(a, upper)
+    if 0 in a.shape:
+        return factor, jnp.zeros(a.shape[:-2], jnp.int32)
     failed = jnp.isnan(_diagonal(factor).real).any(-1)
     # LAPACK says which minor failed; XLA does not, so a failure, and only that, is looked for again.
     info = lax.cond(
@@ -119,6 +121,11 @@ def _cholesky_ex(a: jax.Array, upper: bool, check_errors: bool) -> tuple[jax.Arr
         a,
     )
     return factor, info
+
+
+@entry("aten::cholesky")
+def _cholesky(kernel: Any, matrix: torch.Tensor, upper: bool = False) -> torch.Tensor:
+    return torch.linalg.cholesky(matrix, upper=upper)  # checks `info`
 
 
 @rule("aten::_cholesky_solve_helper")
@@ -231,6 +238,12 @@ def _swaps_sign(pivots: jax.Array, dtype: Any) -> jax.Array:
     return (1 - 2 * odd).astype(dtype)
 
 
+@entry("aten::_linalg_det", "aten::_linalg_slogdet")
+def _factored_as_on_cpu(kernel: Callable[..., Any], matrix: torch.Tensor) -> Any:
+    """Factor the transpose of a contiguous real matrix: PyTorch's backward pass takes the factors to be of that."""
+    return kernel(matrix.mT if matrix.is_contiguous() and not matrix.is_complex() else matrix)
+
+
 @rule("aten::_linalg_det")
 def _det(a: jax.Array) -> tuple[jax.Array, ...]:
     factors, pivots, _ = lu(a)
@@ -285,6 +298,19 @@ def _householder_product(a: jax.Array, tau: jax.Array) -> jax.Array:
     if 0 in a.shape or tau.shape[-1] == 0:
         return jnp.broadcast_to(jnp.eye(*a.shape[-2:], dtype=a.dtype), a.shape)
     return lax.linalg.householder_product(a, tau)
+
+
+@rule("aten::ormqr")
+def _ormqr(a: jax.Array, tau: jax.Array, c: jax.Array, left: bool, transpose: bool) -> jax.Array:
+    return c if 0 in c.shape or 0 in a.shape else lax.linalg.ormqr(a, tau, c, left=left, transpose=transpose)
+
+
+# -- functions of matrices, products of vectors
+
+
+@rule("aten::linalg_cross")
+def _cross(a: jax.Array, b: jax.Array, dim: int) -> jax.Array:
+    return jnp.cross(*jnp.broadcast_arrays(a, b), axis=dim)
 
 
 @rule("aten::linalg_matrix_exp")

@@ -50,6 +50,13 @@ def add(addend: jax.Array, product: jax.Array, beta: Any, alpha: Any) -> jax.Arr
     return product + (addend if isinstance(beta, (int, float)) and beta == 1 else addend * jnp.asarray(beta).astype(addend.dtype))
 
 
+def sum_to(x: jax.Array, shape: Sequence[int]) -> jax.Array:
+    """Sum over the dimensions that broadcasting from `shape` has added or widened."""
+    lead = x.ndim - len(shape)
+    widened = [d + lead for d, n in enumerate(shape) if n == 1 and x.shape[d + lead] != 1]
+    return jnp.sum(x, axis=(*range(lead), *widened), keepdims=True).reshape(shape)
+
+
 rule("aten::mm", precision=True)(contract)
 rule("aten::mm.dtype", precision=True)(lambda a, b, out_dtype: contract(a, b))
 rule("aten::mv", precision=True)(lambda matrix, vector: contract(matrix, vector))

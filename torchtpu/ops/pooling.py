@@ -13,6 +13,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import torch
 from jax import lax
 
 from torchtpu.ops.registry import rule
@@ -136,6 +137,58 @@ for _axes in (2, 3):
         )
     )
     rule(f"aten::adaptive_max_pool{_axes}d_backward")(lambda g, x, indices, axes=_axes: _scatter(g, x, indices, axes))
+
+
+def _unpool(axes: int) -> Any:
+    def unpool(x: jax.Array, indices: jax.Array, size: Ints, *ignored: Ints) -> jax.Array:
+        lead = x.shape[: x.ndim - axes]
+        rows = math.prod(lead)
+        row = lax.broadcasted_iota(jnp.int32, (rows, math.prod(x.shape[x.ndim - axes :])), 0)
+        result = jnp.zeros((rows, math.prod(size)), x.dtype).at[row, indices.reshape(row.shape)].set(x.reshape(row.shape))
+        return result.reshape(*lead, *size)
+
+    return unpool
+
+
+def _fractional_positions(samples: jax.Array, size: int, count: int, kernel: int) -> jax.Array:
+    """Return, for each sample, the positions in each of `count` windows: (..., count, kernel)."""
+    last = jnp.full((*samples.shape, 1), size - kernel, jnp.int32)
+    step = np.array((size - kernel) / max(count - 1, 1), samples.dtype)
+    k = np.arange(count - 1, dtype=samples.dtype)
+    starts = ((k + samples[..., None]) * step).astype(jnp.int32) - (samples[..., None] * step).astype(jnp.int32)
+    return jnp.concatenate([starts, last], axis=-1)[..., None] + np.arange(kernel, dtype=np.int32)
+
+
+def _fractional_max_pool(axes: int) -> Any:
+    def pool(x: jax.Array, kernel: Ints, counts: Ints, samples: jax.Array) -> tuple[jax.Array, jax.Array]:
+        kernel, counts = _per_axis(axes, kernel), _per_axis(axes, counts)
+        lead, space = x.shape[: x.ndim - axes], x.shape[x.ndim - axes :]
+        samples = wide(samples).reshape(*lead, axes)
+        order = (1, 0) if axes == 2 else (0, 1, 2)  # in two dimensions the first sample is for the width
+        flat = jnp.zeros((*lead, *[1] * (2 * axes)), jnp.int32)
+        for d in range(axes):
+            there = _fractional_positions(samples[..., order[d]], space[d], counts[d], kernel[d])
+            shape = [1] * (2 * axes)
+            shape[d], shape[axes + d] = counts[d], kernel[d]
+            flat = flat * space[d] + there.reshape(*lead, *shape)
+        flat = flat.reshape(*lead, *counts, math.prod(kernel))
+        pixels = x.reshape(*lead, math.prod(space))
+        there = flat.reshape(*lead, math.prod(counts) * math.prod(kernel))
+        values = jnp.take_along_axis(pixels, there, axis=-1).reshape(flat.shape)
+        nan = values != values
+        last_nan = values.shape[-1] - 1 - jnp.argmax(nan[..., ::-1], axis=-1)
+        best = jnp.where(nan.any(axis=-1), last_nan, jnp.argmax(values, axis=-1))[..., None]
+        return tuple(jnp.take_along_axis(y, best, axis=-1)[..., 0] for y in (values, flat.astype(jnp.int64)))
+
+    return pool
+
+
+for _axes in (2, 3):
+    rule(f"aten::max_unpool{_axes}d")(_unpool(_axes))
+    rule(f"aten::fractional_max_pool{_axes}d")(_fractional_max_pool(_axes))
+    rule(f"aten::fractional_max_pool{_axes}d_backward", metadata=lambda g, x, *rest: torch.empty_like(x))(
+        lambda g, x, kernel, size, indices, axes=_axes: _scatter(g, x, indices, axes)
+    )
 
 
 # -- average

@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import torch
+from jax import lax
 
 from torchtpu.dtypes import xla_dtype
 from torchtpu.evaluate import cast
@@ -96,18 +97,22 @@ _truth(jnp.all, "aten::all")
 # -- extrema
 
 
-def position(find: Callable[..., jax.Array], x: jax.Array, dim: int | None, keepdim: bool) -> jax.Array:
-    """Apply `jnp.argmax` or `jnp.argmin` (which treat NaN and ties as PyTorch does); positions are int64."""
+def extremum(reduce: Callable[..., jax.Array], x: jax.Array, dim: int | None, keepdim: bool) -> tuple[jax.Array, jax.Array]:
+    """Return the extreme values (`jnp.max`, `jnp.min`) and the int64 position of the first element that equals each."""
     if x.ndim == 0:
-        return jnp.zeros((), np.int64)
-    return find(x, axis=dim, keepdims=keepdim).astype(np.int64)
+        return x, jnp.zeros((), np.int64)
+    if dim is None:
+        shape = (1,) * x.ndim if keepdim else ()
+        return tuple(a.reshape(shape) for a in extremum(reduce, x.reshape(-1), 0, False))
+    # Two plain reductions: XLA:CPU is several times slower at one that carries a position along.
+    value = reduce(x, dim, keepdims=True)
+    size = x.shape[dim]
+    place = lax.broadcasted_iota(np.int32 if size < 2**31 else np.int64, x.shape, dim % x.ndim)
+    first = jnp.min(jnp.where((x == value) | (x != x), place, size), dim, keepdims=keepdim)  # x != x: the first NaN
+    return value if keepdim else jnp.squeeze(value, dim), first.astype(np.int64)
 
 
-def _extremum(reduce: Callable[..., jax.Array], find: Callable[..., jax.Array], name: str) -> None:
-    @rule(f"aten::{name}")
-    def over_all(x: jax.Array) -> jax.Array:
-        return reduce(x)
-
+def _extremum(reduce: Callable[..., jax.Array], name: str) -> None:
     def check(x: torch.Tensor, dim: Dims = (), *_: Any) -> None:
         dims = [dim] if isinstance(dim, int) else dim
         if not x.numel() and not dims:
@@ -119,21 +124,25 @@ def _extremum(reduce: Callable[..., jax.Array], find: Callable[..., jax.Array], 
             if x.dim() and -x.dim() <= d < x.dim() and x.shape[d] == 0:
                 raise IndexError(f"a{name}(): Expected reduction dim {d} to have non-zero size.")
 
+    @rule(f"aten::{name}")
+    def over_all(x: jax.Array) -> jax.Array:
+        return reduce(x)
+
     @rule(f"aten::a{name}", check=check)
     def over_dims(x: jax.Array, dim: Dims, keepdim: bool) -> jax.Array:
         return reduce(x, axes_of(x, dim), keepdims=keepdim)
 
     @rule(f"aten::{name}.dim")
     def with_position(x: jax.Array, dim: int, keepdim: bool) -> tuple[jax.Array, jax.Array]:
-        return reduce(x, axes_of(x, dim), keepdims=keepdim), position(find, x, dim, keepdim)
+        return extremum(reduce, x, dim, keepdim)
 
     @rule(f"aten::arg{name}")
     def only_position(x: jax.Array, dim: int | None, keepdim: bool) -> jax.Array:
-        return position(find, x, dim, keepdim)
+        return extremum(reduce, x, dim, keepdim)[1]
 
 
-_extremum(jnp.max, jnp.argmax, "max")
-_extremum(jnp.min, jnp.argmin, "min")
+_extremum(jnp.max, "max")
+_extremum(jnp.min, "min")
 
 
 @rule("aten::aminmax")

@@ -25,26 +25,20 @@ _running(lax.cumsum, "aten::cumsum")
 _running(lax.cumprod, "aten::cumprod")
 
 
-def _running_extremum(beats: Callable[..., jax.Array], name: str) -> None:
-    def later(left: tuple[jax.Array, jax.Array], right: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
-        # Of equal elements the later one counts, and the latest NaN above all.
-        (a, i), (b, j) = left, right
-        new = beats(b, a)
-        if jnp.issubdtype(a.dtype, jnp.floating):
-            new = jnp.isnan(b) | (new & ~jnp.isnan(a))
-        return jnp.where(new, b, a), jnp.where(new, j, i)
-
+def _running_extremum(scan: Callable[..., jax.Array], name: str) -> None:
     @rule(name)
     def running(x: jax.Array, dim: int) -> tuple[jax.Array, jax.Array]:
-        if x.ndim == 0 or x.size == 0:
+        if not x.ndim or not x.size:
             return x, jnp.zeros(x.shape, np.int64)
-        place = lax.broadcasted_iota(np.int32 if x.shape[dim] < 2**31 else np.int64, x.shape, dim % x.ndim)
-        values, indices = lax.associative_scan(later, (x, place), axis=dim % x.ndim)
-        return values, indices.astype(np.int64)
+        dim %= x.ndim
+        values = scan(x.astype(np.int8) if x.dtype == np.bool_ else x, axis=dim)
+        # Of equal elements the latest counts; from the first NaN on, the latest NaN.
+        place = lax.broadcasted_iota(np.int32 if x.shape[dim] < 2**31 else np.int64, x.shape, dim)
+        return values, lax.cummax(jnp.where((x == values) | (x != x), place, 0), axis=dim).astype(np.int64)
 
 
-_running_extremum(jnp.greater_equal, "aten::cummax")
-_running_extremum(jnp.less_equal, "aten::cummin")
+_running_extremum(lax.cummax, "aten::cummax")
+_running_extremum(lax.cummin, "aten::cummin")
 
 
 def logaddexp(a: jax.Array, b: jax.Array) -> jax.Array:

@@ -23,7 +23,13 @@ Meta = Sequence[torch.Tensor]
 # -- joining
 
 
-@rule("aten::cat", meta=True)
+def _check_cat(tensors: Sequence[torch.Tensor], *_: Any) -> None:
+    for position, tensor in enumerate(tensors):
+        if tensor.dim() == 0:
+            raise RuntimeError(f"zero-dimensional tensor (at position {position}) cannot be concatenated")
+
+
+@rule("aten::cat", meta=True, check=_check_cat)
 def cat(tensors: Sequence[jax.Array], dim: int, *, out: Meta) -> jax.Array:
     # torch lets 1-d tensors without elements pass, whatever the shape of the others.
     dtype = xla_dtype(out[0].dtype)

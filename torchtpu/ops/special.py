@@ -31,6 +31,18 @@ def erfinv(y: Array) -> Array:
     return jnp.where(target < 1, jnp.copysign(size - excess / slope, x), x)
 
 
+def igamma(a: Array, x: Array) -> Array:
+    """Lower regularized incomplete gamma function, with PyTorch's limits."""
+    a, x = jnp.broadcast_arrays(a, x)
+    return jnp.where((a == 0) & (x > 0), 1, jnp.where(jnp.isinf(a) & (x >= 0) & ~jnp.isinf(x), 0, lax.igamma(a, x)))
+
+
+def igammac(a: Array, x: Array) -> Array:
+    """Upper regularized incomplete gamma function."""
+    a, x = jnp.broadcast_arrays(a, x)
+    return jnp.where((a == 0) & (x > 0), 0, jnp.where(jnp.isinf(a) & (x >= 0) & ~jnp.isinf(x), 1, lax.igammac(a, x)))
+
+
 def log_ndtr(x: Array) -> Array:
     """Logarithm of the normal distribution function, by the scaled erfc in the left tail."""
     t = x * math.sqrt(0.5)
@@ -48,8 +60,8 @@ for _name, _fn in {
     "erf": lax.erf,
     "erfc": lax.erfc,
     "erfinv": erfinv,
-    "igamma": lambda a, x: lax.igamma(*jnp.broadcast_arrays(a, x)),
-    "igammac": lambda a, x: lax.igammac(*jnp.broadcast_arrays(a, x)),
+    "igamma": igamma,
+    "igammac": igammac,
     "lgamma": lax.lgamma,
     "special_entr": entr,
     "special_erfcx": special.erfcx,

@@ -1,0 +1,418 @@
+"""Matrix products, convolutions, normalisations, pooling, softmax, losses, attention, interpolation, linear algebra.
+
+`compare` runs a function on the CPU and on `tpu` and asserts equal results and equal gradients.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import torchtpu
+from torchtpu import modes
+
+pytestmark = pytest.mark.usefixtures("mode", "no_fallback")
+
+
+@pytest.fixture(autouse=True)
+def _seed() -> None:
+    torch.manual_seed(0)
+
+
+def compare(f: Callable[..., Any], *tensors: torch.Tensor, **tolerances: float) -> None:
+    """Assert that f gives the same results and gradients on both devices."""
+    gradients = []
+    for device in ("cpu", "tpu"):
+        leaves = [t.detach().to(device).requires_grad_(t.is_floating_point() or t.is_complex()) for t in tensors]
+        results = f(*leaves)
+        results = results if isinstance(results, tuple) else (results,)
+        ends = [r for r in results if r.requires_grad]
+        generator = torch.Generator().manual_seed(1)
+        seeds = [torch.randn(r.shape, dtype=r.dtype, generator=generator).to(device) for r in ends]
+        if ends:
+            torch.autograd.backward(ends, seeds)
+        gradients.append([r.detach().cpu() for r in results] + [t.grad.cpu() for t in leaves if t.grad is not None])
+    for actual, expected in zip(gradients[1], gradients[0], strict=True):
+        torch.testing.assert_close(actual, expected, equal_nan=True, **tolerances)
+
+
+# -- matrix products
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.complex64, torch.int64, torch.int8])
+def test_products(dtype: torch.dtype) -> None:
+    def make(*shape: int) -> torch.Tensor:
+        return torch.randn(shape).mul(3).to(dtype)
+
+    compare(lambda a, b, c: (a @ b, torch.addmm(c, a, b, beta=2, alpha=3), torch.addmm(c[:, 0], a, b)), make(3, 4), make(4, 3), make(3, 3))
+    compare(lambda a, b: (torch.mv(a, b), torch.dot(b, b), torch.outer(b, b)), make(5, 4), make(4))
+    compare(lambda a, b, c: (torch.bmm(a, b), torch.baddbmm(c, a, b, alpha=2)), make(2, 3, 4), make(2, 4, 5), make(5))
+    compare(lambda a, b, c: torch.addbmm(c, a, b), make(2, 3, 4), make(2, 4, 5), make(3, 5))
+
+
+def test_beta_zero_ignores_nan() -> None:
+    nan = torch.full((2, 2), math.nan)
+    compare(lambda c, a: torch.addmm(c, a, a, beta=0), nan, torch.randn(2, 2))
+
+
+def test_products_over_nothing_are_zero() -> None:
+    compare(lambda a, b: a @ b, torch.randn(3, 0), torch.randn(0, 2))
+
+
+def test_bool_matrices_are_refused() -> None:
+    ones = torch.ones(2, 2, dtype=torch.bool, device="tpu")
+    with pytest.raises(RuntimeError, match="not implemented for 'Bool'"):
+        (ones @ ones).cpu()
+
+
+def test_beta_and_alpha_do_not_recompile(mode: str) -> None:
+    a = torch.randn(7, 7).to("tpu")
+    for k in range(2):
+        torch.addmm(a, a, a, beta=2.5, alpha=3.5).cpu()
+        if k == 0:
+            with torchtpu.watch() as report:
+                torch.addmm(a, a, a, beta=0.25, alpha=0.125).cpu()
+    assert not report.compiles
+
+
+# -- convolutions
+
+CONVOLUTIONS = [
+    (1, dict(stride=2, padding=1)),
+    (2, dict(padding=(1, 2), dilation=(2, 1))),
+    (2, dict(stride=3)),
+    (2, dict(groups=2, padding="same")),
+    (3, dict(stride=(1, 2, 1), padding=1)),
+]
+
+
+@pytest.mark.parametrize(("axes", "options"), CONVOLUTIONS)
+def test_convolution(axes: int, options: dict[str, Any]) -> None:
+    conv = getattr(F, f"conv{axes}d")
+    groups = options.get("groups", 1)
+    x, w, b = torch.randn(2, 4, *(8, 7, 6)[:axes]), torch.randn(6, 4 // groups, *(3, 2, 3)[:axes]), torch.randn(6)
+    compare(lambda x, w, b: conv(x, w, b, **options), x, w, b, rtol=1e-4, atol=1e-4)
+
+
+TRANSPOSED = [
+    (1, dict(stride=2, padding=1, output_padding=1)),
+    (2, dict(stride=(2, 3), padding=1, groups=2)),
+    (2, dict(dilation=3, output_padding=2)),
+    (3, dict(stride=2)),
+]
+
+
+@pytest.mark.parametrize(("axes", "options"), TRANSPOSED)
+def test_transposed_convolution(axes: int, options: dict[str, Any]) -> None:
+    conv = getattr(F, f"conv_transpose{axes}d")
+    x, w = torch.randn(2, 4, *(5, 4, 3)[:axes]), torch.randn(4, 3, *(3, 2, 3)[:axes])
+    compare(lambda x, w: conv(x, w, **options), x, w, rtol=1e-4, atol=1e-4)
+
+
+def test_convolution_of_an_empty_batch() -> None:
+    compare(lambda x, w, b: F.conv2d(x, w, b), torch.randn(0, 3, 8, 8), torch.randn(4, 3, 3, 3), torch.randn(4))
+
+
+def test_convolution_keeps_channels_last() -> None:
+    x = torch.randn(2, 3, 8, 8).contiguous(memory_format=torch.channels_last).to("tpu")
+    assert F.conv2d(x, torch.randn(4, 3, 3, 3).to("tpu")).is_contiguous(memory_format=torch.channels_last)
+
+
+def test_frozen_weights_get_no_gradient() -> None:
+    x, w = torch.randn(1, 2, 5, 5).to("tpu").requires_grad_(), torch.randn(3, 2, 3, 3).to("tpu")
+    F.conv2d(x, w).sum().backward()
+    assert x.grad is not None
+    assert w.grad is None
+
+
+# -- normalisations
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("affine", [True, False])
+def test_batch_norm(training: bool, affine: bool) -> None:
+    x, w, b = torch.randn(4, 3, 5), torch.randn(3), torch.randn(3)
+    statistics = {d: (torch.randn(3).to(d), torch.rand(3).add(0.5).to(d)) for d in ("cpu",)}
+    statistics["tpu"] = tuple(s.clone().to("tpu") for s in statistics["cpu"])
+
+    def norm(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        mean, var = statistics[x.device.type]
+        return F.batch_norm(x, mean, var, w if affine else None, b if affine else None, training, 0.3)
+
+    compare(norm, x, w, b, rtol=1e-4, atol=1e-5)
+    for s, t in zip(statistics["cpu"], statistics["tpu"], strict=True):
+        torch.testing.assert_close(t.cpu(), s)
+
+
+def test_batch_norm_without_statistics() -> None:
+    compare(lambda x: F.batch_norm(x, None, None, training=True), torch.randn(4, 3, 5), rtol=1e-4, atol=1e-5)
+    compare(lambda x: F.instance_norm(x), torch.randn(4, 3, 5), rtol=1e-4, atol=1e-5)
+
+
+def test_batch_norm_in_mixed_precision() -> None:
+    module = torch.nn.BatchNorm2d(3)
+    other = torch.nn.BatchNorm2d(3).to("tpu")
+    x = torch.randn(2, 3, 4, 4).bfloat16()
+    torch.testing.assert_close(other(x.to("tpu")).cpu(), module(x))
+    torch.testing.assert_close(other.running_var.cpu(), module.running_var)
+    assert other.num_batches_tracked.item() == 1
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_layer_group_and_rms_norm(dtype: torch.dtype) -> None:
+    x, w, b = torch.randn(2, 6, 4).to(dtype), torch.randn(6).to(dtype), torch.randn(6).to(dtype)
+    loose = {"rtol": 1e-4, "atol": 1e-5} if dtype == torch.float32 else {"rtol": 3e-2, "atol": 3e-2}
+    compare(lambda x, w, b: F.layer_norm(x.mT, (6,), w, b), x, w, b, **loose)
+    compare(lambda x: F.layer_norm(x, (6, 4)), x, **loose)
+    compare(lambda x, w, b: F.group_norm(x, 3, w, b), x, w, b, **loose)
+    compare(lambda x, w: F.rms_norm(x.mT, (6,), w), x, w, **loose)
+
+
+# -- pooling
+
+WINDOWS = [
+    dict(kernel_size=2),
+    dict(kernel_size=3, stride=2, padding=1),
+    dict(kernel_size=(3, 2), stride=(2, 3), ceil_mode=True),
+]
+
+
+@pytest.mark.parametrize("options", [*WINDOWS, dict(kernel_size=2, dilation=3, stride=1)])
+def test_max_pool(options: dict[str, Any]) -> None:
+    x = torch.randn(2, 3, 8, 9)
+    compare(lambda x: F.max_pool2d(x, return_indices=True, **options), x)
+    # Ties: the first; NaN: the last; nothing above -inf: the first that is not padding.
+    compare(lambda x: F.max_pool2d(x, return_indices=True, **options), x.round())
+    compare(lambda x: F.max_pool2d(x, return_indices=True, **options), torch.where(x > 1, math.nan, x))
+    compare(lambda x: F.max_pool2d(x, return_indices=True, **options), torch.full_like(x, -math.inf))
+
+
+def test_max_pool_in_other_dimensions_and_back() -> None:
+    compare(lambda x: F.max_pool1d(x, 3, 2), torch.randn(2, 3, 9))
+    compare(lambda x: F.max_pool3d(x, 2, padding=1, return_indices=True), torch.randn(2, 4, 5, 6))
+    compare(lambda x: F.max_unpool2d(*F.max_pool2d(x, 2, return_indices=True), 2), torch.randn(2, 4, 6))
+    samples = {d: torch.full((2, 3, 2), 0.3, device=d) for d in ("cpu", "tpu")}
+    compare(
+        lambda x: F.fractional_max_pool2d(x, 2, output_size=(3, 4), _random_samples=samples[x.device.type], return_indices=True),
+        torch.randn(2, 3, 7, 9),
+    )
+
+
+@pytest.mark.parametrize("options", [*WINDOWS, dict(kernel_size=3, stride=2, padding=1, count_include_pad=False), dict(kernel_size=2, divisor_override=3)])
+def test_avg_pool(options: dict[str, Any]) -> None:
+    compare(lambda x: F.avg_pool2d(x, **options), torch.randn(2, 3, 8, 9))
+    compare(lambda x: F.avg_pool2d(x, **options), torch.randn(3, 8, 9).bfloat16())
+
+
+def test_avg_pool_in_other_dimensions() -> None:
+    compare(lambda x: F.avg_pool1d(x, 3, 2, ceil_mode=True), torch.randn(2, 3, 10))
+    compare(lambda x: F.avg_pool3d(x, 2, 2, 1), torch.randn(2, 4, 5, 6))
+
+
+@pytest.mark.parametrize("size", [(1, 1), (2, 4), (3, 5), (9, 7)])
+def test_adaptive_pool(size: tuple[int, int]) -> None:
+    compare(lambda x: F.adaptive_avg_pool2d(x, size), torch.randn(2, 3, 6, 8))
+    compare(lambda x: F.adaptive_max_pool2d(x, size, return_indices=True), torch.randn(2, 3, 6, 8))
+
+
+def test_adaptive_pool_keeps_infinities_apart() -> None:
+    x = torch.randn(1, 1, 5, 5)
+    x[0, 0, 0, 0] = math.inf
+    compare(lambda x: F.adaptive_avg_pool2d(x, 3), x)
+
+
+# -- softmax and losses
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_softmax(dtype: torch.dtype) -> None:
+    x = torch.randn(3, 4, 5).to(dtype)
+    compare(lambda x: (F.softmax(x, 1), F.log_softmax(x, -1), F.softmax(x[0, 0, 0], 0)), x)
+    compare(lambda x: F.softmax(x, 1, dtype=torch.float32), x)
+    compare(lambda x: F.softmax(x, 0), torch.full((2,), -math.inf, dtype=dtype))
+
+
+@pytest.mark.parametrize("reduction", ["none", "mean", "sum"])
+def test_cross_entropy(reduction: str) -> None:
+    target, weight = torch.tensor([1, 4, 2, 0]), torch.rand(5)
+
+    def loss(x: torch.Tensor, **options: Any) -> torch.Tensor:
+        moved = {k: v.to(x.device) if isinstance(v, torch.Tensor) else v for k, v in options.items()}
+        return F.cross_entropy(x, target.to(x.device), reduction=reduction, **moved)
+
+    x = torch.randn(4, 5)
+    compare(lambda x: loss(x), x)
+    compare(lambda x: loss(x, weight=weight, ignore_index=4), x)
+    compare(lambda x: loss(x, label_smoothing=0.1), x)
+    compare(lambda x: F.cross_entropy(x, target.to(x.device).expand(2, 3, 4), reduction=reduction), torch.randn(2, 5, 3, 4))
+    compare(lambda x: F.nll_loss(x, target[0].to(x.device), reduction=reduction), torch.randn(5))
+
+
+def test_cross_entropy_of_nothing_but_ignored_targets_is_nan() -> None:
+    compare(lambda x: F.cross_entropy(x, torch.full((3,), -100, device=x.device)), torch.randn(3, 5))
+
+
+@pytest.mark.parametrize("reduction", ["none", "mean", "sum"])
+def test_losses(reduction: str) -> None:
+    x, y, p = torch.randn(4, 5), torch.randn(4, 5), torch.rand(4, 5)
+    for f in (F.mse_loss, F.l1_loss, F.smooth_l1_loss, F.huber_loss, F.soft_margin_loss, F.kl_div):
+        compare(lambda x, y, f=f: f(x, y, reduction=reduction), x, y.abs() if f is F.kl_div else y)
+    compare(lambda x, y: F.smooth_l1_loss(x, y, reduction=reduction, beta=0.0), x, y)
+    compare(lambda x, y: F.huber_loss(x, y, reduction=reduction, delta=0.3), x, y)
+    compare(lambda p, y: F.binary_cross_entropy(p, y.detach().sigmoid(), y.detach().abs(), reduction=reduction), p, y)
+    compare(
+        lambda x, p: F.binary_cross_entropy_with_logits(x, p.detach(), pos_weight=p[0].detach(), reduction=reduction), x, p
+    )
+    labels = torch.tensor([3, 0, 1, 4])
+    compare(lambda x: F.multi_margin_loss(x, labels.to(x.device), p=2, margin=0.7, reduction=reduction), x)
+    several = torch.tensor([[3, 0, -1, 1, 2]] * 4)
+    compare(lambda x: F.multilabel_margin_loss(x, several.to(x.device), reduction=reduction), x)
+
+
+@pytest.mark.parametrize("p", [0.0, 0.5, 1.0, 2.0, 3.0, math.inf])
+def test_distances(p: float) -> None:
+    x = torch.randn(4, 3)
+    x[1] = x[0]
+    compare(lambda x, y: torch.cdist(x, y, p), x, torch.randn(2, 5, 3), rtol=1e-4, atol=1e-5)
+    compare(lambda x: F.pdist(x, p), torch.randn(4, 3), rtol=1e-4, atol=1e-5)
+
+
+# -- attention
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("heads", [4, 2])
+@pytest.mark.parametrize("mask", ["none", "causal", "bool", "float"])
+def test_attention(mask: str, heads: int, dtype: torch.dtype) -> None:
+    q, k, v = (torch.randn(2, n, s, d, dtype=dtype) for n, s, d in ((4, 5, 8), (heads, 7, 8), (heads, 7, 6)))
+    keep = torch.rand(2, 1, 5, 7) > 0.4
+    keep[0, 0, 2] = False  # a query that sees nothing
+
+    def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+        chosen = keep.to(q.device) if mask == "bool" else bias
+        return F.scaled_dot_product_attention(q, k, v, chosen, is_causal=mask == "causal", enable_gqa=heads != 4)
+
+    compare(attend, q, k, v, *([torch.randn(5, 7, dtype=dtype)] if mask == "float" else []))
+
+
+def test_attention_is_one_op_unless_told_otherwise() -> None:
+    q = torch.randn(1, 2, 4, 8).to("tpu").requires_grad_()
+    assert "Overrideable" in F.scaled_dot_product_attention(q, q, q).grad_fn.name()
+    with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
+        assert "Overrideable" not in F.scaled_dot_product_attention(q, q, q).grad_fn.name()
+
+
+def test_attention_with_dropout_keeps_its_expectation() -> None:
+    q, v = torch.zeros(1, 1, 64, 4).to("tpu"), torch.ones(1, 1, 512, 4).to("tpu")
+    y = F.scaled_dot_product_attention(q, v * 0, v, dropout_p=0.5).cpu()
+    assert y.std() > 0
+    assert abs(y.mean() - 1) < 0.05
+
+
+# -- interpolation and grids
+
+INTERPOLATIONS = [
+    (1, "nearest", {}),
+    (1, "linear", {}),
+    (2, "nearest", {}),
+    (2, "nearest-exact", {}),
+    (2, "bilinear", dict(align_corners=True)),
+    (2, "bilinear", dict(antialias=True)),
+    (2, "bicubic", {}),
+    (2, "bicubic", dict(antialias=True)),
+    (3, "trilinear", {}),
+]
+
+
+@pytest.mark.parametrize(("axes", "name", "options"), INTERPOLATIONS)
+@pytest.mark.parametrize("size", [dict(scale_factor=2.0), dict(scale_factor=1.7), dict(scale_factor=0.6)])
+def test_interpolation(axes: int, name: str, options: dict[str, Any], size: dict[str, Any]) -> None:
+    compare(lambda x: F.interpolate(x, mode=name, **size, **options), torch.randn(2, 2, *(5, 6, 4)[:axes]), rtol=1e-4, atol=1e-5)
+
+
+def test_interpolation_of_bytes_rounds() -> None:
+    x = torch.randint(0, 256, (1, 3, 6, 7), dtype=torch.uint8)
+    y = F.interpolate(x.to("tpu"), (9, 4), mode="bilinear").cpu()
+    assert y.dtype == torch.uint8
+    assert (y.int() - F.interpolate(x, (9, 4), mode="bilinear").int()).abs().max() <= 1
+
+
+@pytest.mark.parametrize("padding", ["zeros", "border", "reflection"])
+@pytest.mark.parametrize("name", ["bilinear", "nearest", "bicubic"])
+def test_grid_sample(name: str, padding: str) -> None:
+    grid = torch.rand(2, 4, 3, 2) * 3 - 1.5
+    compare(
+        lambda x, g: F.grid_sample(x, g, name, padding, align_corners=False), torch.randn(2, 3, 5, 6), grid, rtol=1e-4, atol=1e-4
+    )
+    if name != "bicubic":
+        volume, points = torch.randn(2, 3, 4, 5, 6), torch.rand(2, 2, 3, 2, 3) * 3 - 1.5
+        compare(lambda x, g: F.grid_sample(x, g, name, padding, align_corners=True), volume, points, rtol=1e-4, atol=1e-4)
+
+
+# -- linear algebra
+
+
+def positive(a: torch.Tensor) -> torch.Tensor:
+    """Return a positive-definite matrix made from a."""
+    return a @ a.mH + torch.eye(a.shape[-1], dtype=a.dtype, device=a.device)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.complex128])
+def test_factorisations(dtype: torch.dtype) -> None:
+    a, b = torch.randn(2, 4, 4, dtype=dtype), torch.randn(2, 4, 3, dtype=dtype)
+    compare(lambda a: torch.linalg.cholesky(positive(a)), a)
+    compare(lambda a: torch.linalg.cholesky(positive(a), upper=True), a)
+    compare(lambda a: torch.linalg.svdvals(a), a)
+    compare(lambda a: torch.linalg.eigvalsh(positive(a)), a)
+    compare(lambda a: torch.linalg.qr(a)[1].abs(), a)
+    compare(lambda a: torch.linalg.lu(a), a)
+    compare(lambda a, b: torch.cholesky_solve(b, torch.linalg.cholesky(positive(a))), a, b)
+    compare(lambda a: torch.linalg.matrix_exp(a), a)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.complex128])
+def test_solvers(dtype: torch.dtype) -> None:
+    a, b = torch.randn(2, 4, 4, dtype=dtype), torch.randn(2, 4, 3, dtype=dtype)
+    compare(lambda a, b: (torch.linalg.solve(a, b), torch.linalg.solve(a, b.mT, left=False), torch.linalg.solve(a, b[..., 0])), a, b)
+    compare(lambda a: (torch.linalg.inv(a), torch.linalg.det(a), torch.linalg.slogdet(a)[1]), a)
+    compare(lambda a: torch.linalg.det(a.mT), a)
+    compare(lambda a, b: torch.linalg.solve_triangular(a.tril(), b, upper=False), a, b)
+    compare(lambda a, b: torch.linalg.lu_solve(*torch.linalg.lu_factor(a.detach()), b.mT, left=False, adjoint=True), a, b)
+
+
+def test_matrices_without_a_factor_raise() -> None:
+    with pytest.raises(torch.linalg.LinAlgError, match="leading minor of order 2"):
+        torch.linalg.cholesky(torch.tensor([[1.0, 2.0], [2.0, 1.0]]).to("tpu"))
+    with pytest.raises(torch.linalg.LinAlgError, match="singular"):
+        torch.linalg.inv(torch.ones(2, 2).to("tpu"))
+    with pytest.raises(torch.linalg.LinAlgError):
+        torch.linalg.cholesky_ex(-torch.eye(2).to("tpu"), check_errors=True)
+
+
+# -- precision
+
+
+def test_matmul_precision_is_part_of_the_program() -> None:
+    a = torch.randn(8, 8).to("tpu")
+    before = torch.get_float32_matmul_precision()
+    results = []
+    try:
+        for name in ("highest", "medium"):
+            torch.set_float32_matmul_precision(name)
+            with torchtpu.watch() as report:
+                results.append((a @ a).cpu())
+            assert len(report.compiles) == 1
+    finally:
+        torch.set_float32_matmul_precision(before)
+    torch.testing.assert_close(*results, rtol=2e-2, atol=2e-2)
+
+
+def test_shape_errors_come_at_the_call() -> None:
+    with pytest.raises(RuntimeError, match="cannot be multiplied"):
+        torch.randn(2, 3).to("tpu") @ torch.randn(2, 3).to("tpu")
+    assert modes.pending() == 0 or modes.current() is modes.EagerMode.DEFER_AND_FUSE
