@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -10,10 +11,8 @@ import numpy as np
 import torch
 from jax import Array, lax
 
-from torchtpu.ops.random import bits, exponential, normal, positive, real_dtype, uniform
+from torchtpu.ops.random import bits, exponential, normal, positive, real_dtype, symmetric, uniform
 from torchtpu.ops.registry import elementwise, rule
-
-aten = torch.ops.aten
 
 # As on CUDA: beyond, float32 probabilities are too coarse.
 _MAX_CATEGORIES = 2**24
@@ -26,8 +25,7 @@ def randperm(n: int, *, key: Array) -> Array:
     return lax.sort((high, low, lax.iota(np.int32 if n < 2**31 else np.int64, n)), num_keys=2)[2]
 
 
-def _multinomial_metadata(p: torch.Tensor, count: int, replacement: bool = False, **kwargs: Any) -> torch.Tensor:
-    """PyTorch's meta kernel lets these mistakes pass."""
+def _check_multinomial(p: torch.Tensor, count: int, replacement: bool, *_: Any) -> None:
     if p.dim() not in (1, 2):
         raise RuntimeError("prob_dist must be 1 or 2 dim")
     if not p.is_floating_point():
@@ -38,10 +36,9 @@ def _multinomial_metadata(p: torch.Tensor, count: int, replacement: bool = False
         raise RuntimeError("cannot sample n_sample > prob_dist.size(-1) samples without replacement")
     if p.size(-1) > _MAX_CATEGORIES:
         raise RuntimeError("number of categories cannot exceed 2^24")
-    return aten.multinomial(p, count, replacement, **kwargs)
 
 
-@rule("aten::multinomial", random=True, metadata=_multinomial_metadata)
+@rule("aten::multinomial", random=True, check=_check_multinomial)
 def multinomial(p: Array, count: int, replacement: bool, *, key: Array) -> Array:
     """Probabilities are not checked: PyTorch reads them back on the CPU, and asserts on CUDA.
 
@@ -65,18 +62,104 @@ def _search(upto: Array, drawn: Array) -> Array:
     return jnp.minimum(jnp.searchsorted(upto, drawn, side="right"), last).astype(np.int64)
 
 
-# Counts, drawn by jax's rejection samplers.
+# Counts and gamma numbers. Candidates for all elements are drawn together until each element has accepted one.
+
+Draw = Callable[[Array], tuple[Array, Array, Array]]
 
 
-def jax_key(key: Array) -> Array:
-    """Return a key for `jax.random` from the stream."""
-    return jax.random.wrap_key_data(bits(key, (2,), np.uint32)[1], impl="threefry2x32")
+def rejection(key: Array, wanted: Array, dtype: Any, draw: Draw) -> tuple[Array, Array]:
+    """Return accepted candidates for the `wanted` elements, 0 for others.
+
+    Args:
+        draw: from the state of the stream to its next state, a candidate for each element, and whether it is accepted.
+    """
+
+    def again(state: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+        key, value, missing = state
+        key, candidate, accepted = draw(key)
+        return key, jnp.where(missing & accepted, candidate, value), missing & ~accepted
+
+    start = key, jnp.zeros(wanted.shape, dtype), wanted
+    key, value, _ = lax.while_loop(lambda state: jnp.any(state[2]), again, start)
+    return key, value
+
+
+def inversion(key: Array, first: Array, ratio: Callable[[Array], Array]) -> tuple[Array, Array]:
+    """Draw counts of small mean: how many probabilities, from `first` on, a uniform number exceeds the sum of.
+
+    Args:
+        first: probability of 0.
+        ratio: from k to the probability of k divided by that of k - 1.
+    """
+    key, drawn = positive(key, first.shape, first.dtype)
+
+    def next_count(state: tuple[Array, ...]) -> tuple[Array, ...]:
+        k, count, mass, upto = state
+        mass = mass * ratio(k)
+        return k + 1, count + (drawn > upto), mass, upto + mass
+
+    start = jnp.ones((), first.dtype), jnp.zeros_like(first), first, first
+    _, count, _, _ = lax.while_loop(lambda s: jnp.any(drawn > s[3]) & (s[0] < _MAX_INVERTED), next_count, start)
+    return key, count
+
+
+# Below this mean, counts are drawn by inversion; they stay far below the bound on them.
+_SMALL_MEAN = 10
+_MAX_INVERTED = 200
+
+
+def transformed(key: Array, wanted: Array, shape: tuple[Array, ...], log_mass: Callable[[Array], Array]) -> tuple[Array, Array]:
+    """Draw counts by Hörmann's transformed rejection (1993): algorithms PTRS and BTRS.
+
+    Args:
+        shape: the hat's a and b, its center, the squeeze `v_r`, and the scale alpha.
+        log_mass: the logarithm of a count's probability, -inf where it is impossible.
+    """
+    a, b, center, squeeze, alpha = shape
+    dtype = center.dtype
+
+    def draw(key: Array) -> tuple[Array, Array, Array]:
+        key, u = symmetric(key, wanted.shape, dtype)
+        key, v = positive(key, wanted.shape, dtype)
+        u = u / 2
+        tail = 0.5 - jnp.abs(u)
+        count = jnp.floor((2 * a / tail + b) * u + center)
+        inside = (tail >= 0.07) & (v <= squeeze)
+        return key, count, inside | (jnp.log(v * alpha / (a / (tail * tail) + b)) <= log_mass(count))
+
+    return rejection(key, wanted, dtype, draw)
+
+
+def deviance(count: Array, mean: Array) -> Array:
+    """Return count * log(count / mean) + mean - count, without cancellation near the mean."""
+    x = (count - mean) / mean
+    return jnp.where(count == 0, mean, mean * ((1 + x) * jnp.log1p(jnp.maximum(x, -1)) - x))
+
+
+def stirling_error(count: Array) -> Array:
+    """Return log(count!) less Stirling's approximation of it, sqrt(2 pi count) * (count / e)**count."""
+    small = lax.lgamma(count + 1) - ((count + 0.5) * jnp.log(count) - count + 0.5 * np.log(2 * np.pi))
+    square = count * count
+    return jnp.where(count < 10, small, (1 / 12 - (1 / 360 - 1 / 1260 / square) / square) / count)
+
+
+def log_poisson(count: Array, mean: Array) -> Array:
+    k = jnp.maximum(count, 1)
+    log = -deviance(k, mean) - stirling_error(k) - 0.5 * jnp.log(2 * np.pi * k)
+    return jnp.where(count < 0, -np.inf, jnp.where(count == 0, -mean, log))
 
 
 @rule("aten::poisson", random=True)
 def poisson(rate: Array, *, key: Array) -> Array:
-    dtype = real_dtype(rate.dtype)
-    return jax.random.poisson(jax_key(key), rate.astype(dtype), dtype=np.int64).astype(dtype)
+    rate = rate.astype(real_dtype(rate.dtype))
+    large = (rate >= _SMALL_MEAN) & jnp.isfinite(rate)
+    mean = jnp.where(large, rate, _SMALL_MEAN)
+    b = 0.931 + 2.53 * jnp.sqrt(mean)
+    hat = -0.059 + 0.02483 * b, b, mean + 0.43, 0.9277 - 3.6224 / (b - 2), 1.1239 + 1.1328 / (b - 3.4)
+    key, many = transformed(key, large, hat, lambda count: log_poisson(count, mean))
+    mean = jnp.where(rate < _SMALL_MEAN, rate, 0)
+    key, few = inversion(key, jnp.exp(-mean), lambda k: mean / k)
+    return jnp.where(large, many, jnp.where(rate < _SMALL_MEAN, few, rate))
 
 
 def _like_both(count: torch.Tensor, prob: torch.Tensor, generator: Any = None) -> torch.Tensor:
@@ -84,36 +167,54 @@ def _like_both(count: torch.Tensor, prob: torch.Tensor, generator: Any = None) -
 
 
 @rule("aten::binomial", random=True, metadata=_like_both)
-def binomial(count: Array, p: Array, *, key: Array) -> Array:
-    dtype = real_dtype(count.dtype)
-    return jax.random.binomial(jax_key(key), *jnp.broadcast_arrays(count.astype(dtype), p.astype(dtype)), dtype=dtype)
+def binomial(n: Array, p: Array, *, key: Array) -> Array:
+    """Successes of `n` trials, or failures, whichever are rarer."""
+    dtype = real_dtype(n.dtype)
+    n, p = jnp.broadcast_arrays(n.astype(dtype), p.astype(dtype))
+    valid = (n >= 0) & jnp.isfinite(n) & (p >= 0) & (p <= 1)
+    rare = jnp.minimum(p, 1 - p)
+    large = valid & (n * rare >= _SMALL_MEAN)
 
+    trials, q = jnp.where(large, n, 4 * _SMALL_MEAN), jnp.where(large, rare, 0.5)
+    deviation = jnp.sqrt(trials * q * (1 - q))
+    b = 1.15 + 2.53 * deviation
+    hat = -0.0873 + 0.0248 * b + 0.01 * q, b, trials * q + 0.5, 0.92 - 4.2 / b, (2.83 + 5.1 / b) * deviation
+    mode = jnp.floor((trials + 1) * q)
 
-# Gamma and Dirichlet.
+    def log_mass(count: Array) -> Array:
+        """Without the factor that all counts share; the rest is 0 at both ends."""
+        k = jnp.clip(count, 0, trials)
+        log = -deviance(k, trials * q) - deviance(trials - k, trials * (1 - q))
+        for part in (k, trials - k):
+            part = jnp.maximum(part, 1)
+            log -= stirling_error(part) + 0.5 * jnp.log(part)
+        return jnp.where(k == count, log, -np.inf)
+
+    key, many = transformed(key, large, hat, lambda count: log_mass(count) - log_mass(mode))
+    few_of, q = jnp.where(valid & ~large, n, 0), jnp.where(valid & ~large, rare, 0)
+    key, few = inversion(key, jnp.exp(few_of * jnp.log1p(-q)), lambda k: jnp.maximum(few_of - k + 1, 0) / k * (q / (1 - q)))
+    count = jnp.where(large, many, few)
+    return jnp.where(valid, jnp.where(p > 0.5, n - count, count), np.nan)
 
 
 def gamma(key: Array, alpha: Array) -> tuple[Array, Array]:
-    """Draw from the gamma distribution of shape `alpha` and scale 1 (Marsaglia and Tsang 2000).
-
-    The candidates of all elements are drawn together until each has taken one: 19 of 20 do in a round.
-    """
-    shape, dtype = alpha.shape, alpha.dtype
+    """Draw from the gamma distribution of shape `alpha` and scale 1 (Marsaglia and Tsang 2000)."""
+    dtype = alpha.dtype
     small = alpha < 1  # drawn for alpha + 1, then multiplied by a power of a uniform number
     d = jnp.where(small, alpha + 1, alpha) - np.asarray(1 / 3, dtype)
     c = 1 / (3 * jnp.sqrt(d))
 
-    def draw(state: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
-        key, value, missing = state
-        key, x = normal(key, shape, dtype)
-        key, u = positive(key, shape, dtype)
+    def draw(key: Array) -> tuple[Array, Array, Array]:
+        key, x = normal(key, alpha.shape, dtype)
+        key, u = positive(key, alpha.shape, dtype)
         v = (1 + c * x) ** 3
-        taken = (v > 0) & (jnp.log(u) < x * x / 2 + d * (1 - v + jnp.log(jnp.where(v > 0, v, 1))))
-        return key, jnp.where(missing & taken, d * v, value), missing & ~taken
+        accepted = (v > 0) & (jnp.log(u) < x * x / 2 + d * (1 - v + jnp.log(jnp.where(v > 0, v, 1))))
+        return key, d * v, accepted
 
-    key, boost = positive(key, shape, dtype)
-    start = key, jnp.full(shape, np.nan, dtype), alpha > 0
-    key, value, _ = lax.while_loop(lambda state: jnp.any(state[2]), draw, start)
-    return key, jnp.where(small, value * boost ** (1 / alpha), value)
+    key, boost = positive(key, alpha.shape, dtype)
+    key, value = rejection(key, (alpha > 0) & jnp.isfinite(alpha), dtype, draw)
+    value = jnp.where(small, value * boost ** (1 / alpha), value)
+    return key, jnp.where(alpha > 0, value, np.nan)
 
 
 @rule("aten::_standard_gamma", random=True)
