@@ -33,8 +33,8 @@ def check(name: str, reason: Exception) -> None:
         _warned.add(name)
         line = lines.resolve(lines.here())
         warnings.warn(
-            f"{name} runs on the CPU ({line.where if line else 'unknown line'}): it has no lowering to XLA yet. Each call copies its "
-            "tensors to the host and back. torchtpu.config.cpu_fallback = 'error' forbids it, 'silent' hides this.",
+            f"{name} runs on the CPU ({line.where if line else 'unknown line'}): it has no lowering to XLA yet. Each call "
+            "copies its tensors to the host and back. torchtpu.config.cpu_fallback = 'error' forbids it, 'silent' hides this.",
             RuntimeWarning,
             stacklevel=2,
         )

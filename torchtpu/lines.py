@@ -10,9 +10,10 @@ import contextlib
 import linecache
 import os
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from types import CodeType
+from types import CodeType, FrameType
 
 import torch
 
@@ -65,10 +66,19 @@ def _is_user_file(filename: str) -> bool:
 
 
 def here() -> Origin | None:
-    """Return the origin of the nearest user frame, or None where there is none (autograd's own thread)."""
+    """Return the origin of the nearest user frame; in autograd's own thread, of the main thread's `.backward()`."""
     if _nobody:
         return None
-    frame = sys._getframe(1)
+    origin = _nearest_user(sys._getframe(1))
+    if origin is None and threading.get_ident() != _MAIN:
+        origin = _nearest_user(sys._current_frames().get(_MAIN))
+    return origin
+
+
+_MAIN = threading.main_thread().ident
+
+
+def _nearest_user(frame: FrameType | None) -> Origin | None:
     known = _user_file
     while frame is not None:
         code = frame.f_code

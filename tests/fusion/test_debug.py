@@ -39,7 +39,7 @@ def test_a_nan_in_backward_is_shown_at_the_forward_line():
     with config.options(debug_nan=True), torchtpu.watch():
         x = torch.zeros(3, device="tpu", requires_grad=True)
         y = x.sqrt().sum()  # the root of zero
-        with pytest.raises(errors.NumericsError, match="backward of .*the root of zero"):
+        with pytest.raises(errors.NumericsError, match=r"backward of .*the root of zero"):
             y.backward()
 
 
@@ -65,5 +65,5 @@ def test_a_disagreement_with_the_cpu_is_found(monkeypatch):
     x = torch.ones(3, device="tpu")
     real = checks.as_host_view
     monkeypatch.setattr(checks, "as_host_view", lambda *a: real(*a) + 1)
-    with config.options(debug_compare_cpu=True), pytest.raises(errors.NumericsError, match="aten::mul.Tensor disagrees"):
+    with config.options(debug_compare_cpu=True), pytest.raises(errors.NumericsError, match=r"aten::mul\.Tensor disagrees"):
         x.mul(2.0)

@@ -199,3 +199,11 @@ def test_large_training_graphs_are_cut_where_layers_share_programs():
     torch.accelerator.reset_peak_memory_stats()
     step()
     assert torch.accelerator.max_memory_allocated() <= 1.15 * strict_peak
+
+
+def test_the_flush_at_the_end_of_backward_is_shown_at_the_call_of_backward():
+    w = torch.ones(3, device="tpu", requires_grad=True)
+    loss = (w * w).sum()
+    with torchtpu.watch() as report:
+        loss.backward()
+    assert [f.line.source for f in report.flushes] == ["loss.backward()"]

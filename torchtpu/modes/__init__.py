@@ -73,6 +73,9 @@ class State:
         """Choose the engine's entry for the mode, in its recording variant while somebody watches."""
         if not engine_loaded():
             return
+        if client.in_bad_fork():
+            self.execute = _refuse
+            return
         from torchtpu.modes import debug, deferred, strict
 
         watched = bool(events.logs)
@@ -100,7 +103,11 @@ def _refuse(*_: Any) -> list[Any]:
 
 def _after_fork() -> None:
     if client.in_bad_fork():
-        state.execute = _refuse
+        state.select()
+        if engine_loaded():
+            from torchtpu.modes import deferred
+
+            deferred.forget()
 
 
 if hasattr(os, "register_at_fork"):

@@ -1,7 +1,7 @@
 """defer_and_fuse: ops are collected in a graph, and compiled and run together when a value is needed.
 
-Cuts are deterministic: a read, `synchronize`, the end of a backward pass, of an optimizer's step or of a cell, a change of mode, a cap on
-pending ops and bytes. Never the clock.
+Cuts are deterministic: a read, `synchronize`, the end of a backward pass, of an optimizer's step or of a cell, a change of
+mode, a cap on pending ops and bytes. Never the clock.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ class Graph:
         slots: weak references to the promised results; dead ones need not be computed.
         numbers: values of the program's number inputs, in order.
         nbytes: of all results.
-        task: autograd's id of the backward pass that is being recorded.
+        task, caller: autograd's id of the backward pass that is being recorded, and the line that called for it.
     """
 
-    __slots__ = ("epoch", "nodes", "origins", "key", "inputs", "slots", "numbers", "nbytes", "task")
+    __slots__ = ("epoch", "nodes", "origins", "key", "inputs", "slots", "numbers", "nbytes", "task", "caller")
     _epochs = 0
 
     def __init__(self) -> None:
@@ -56,6 +56,7 @@ class Graph:
         self.numbers: list[Any] = []
         self.nbytes = 0
         self.task = -1
+        self.caller: lines.Origin | None = None
 
 
 _graph = Graph()
@@ -74,6 +75,7 @@ def record(plan: Plan, inputs: list[Buffer], numbers: Sequence[Any]) -> list[Buf
             graph.task = task
             graph.key.append(task != -1)
             if task != -1:
+                graph.caller = lines.here()
                 torch.autograd.Variable._execution_engine.queue_callback(_backward_ended)
         epoch = graph.epoch
         refs = []
@@ -88,7 +90,7 @@ def record(plan: Plan, inputs: list[Buffer], numbers: Sequence[Any]) -> list[Buf
         graph.nodes.append(Node(plan, tuple(refs), graph.task != -1))
         graph.key.append(plan)
         graph.key += refs
-        graph.origins.append(lines.here())
+        graph.origins.append(lines.here() if graph.task == -1 else graph.caller)
         if numbers:
             graph.numbers += numbers
         graph.nbytes += plan.nbytes
@@ -130,6 +132,12 @@ def optimizer_stepped(*_: Any) -> None:
 def pending() -> int:
     """Number of ops that wait to be run."""
     return len(_graph.nodes)
+
+
+def forget() -> None:
+    """In a forked process: drop what is pending, which is the parent's to run, and a lock that the parent may have held."""
+    global _graph, _lock
+    _graph, _lock = Graph(), threading.RLock()
 
 
 # Schedules by key, and what is known of graphs that differ only in shapes: how often they compiled in vain.
@@ -174,7 +182,7 @@ def flush(reason: str) -> None:
                 _schedules[key] = plan
         # From here on the graph's promises are kept or broken: an interrupt before this point leaves it pending.
         _graph = Graph()
-        _graph.task = graph.task
+        _graph.task, _graph.caller = graph.task, graph.caller
         if plan is None:
             failure = _run_op_by_op(graph, live, {-1 - k: b for k, b in enumerate(graph.inputs)})
         else:

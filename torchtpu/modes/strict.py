@@ -35,9 +35,12 @@ def run(plan: Plan, inputs: list[Buffer], numbers: Sequence[Any]) -> list[Buffer
     if program.temp_bytes:
         hbm.peak_with(program.output_bytes + program.temp_bytes, program.name)
     try:
-        return [Buffer(layout, array) for layout, array in zip(plan.outputs, program.call(*arrays), strict=True)]
+        results = program.call(*arrays)
     except jax.errors.JaxRuntimeError as error:
         raise run_error(plan, error) from None
+    if len(results) == 1:
+        return [Buffer(plan.outputs[0], results[0])]
+    return [Buffer(layout, array) for layout, array in zip(plan.outputs, results, strict=True)]
 
 
 def run_watched(plan: Plan, inputs: list[Buffer], numbers: Sequence[Any]) -> list[Buffer]:

@@ -16,7 +16,8 @@ def to_text(report: Report, width: int) -> str:
     from rich.text import Text
 
     out = StringIO()
-    console = Console(file=out, width=width, color_system=None, legacy_windows=False)
+    # In a kernel, rich would display what it prints by itself, beside the text that is returned.
+    console = Console(file=out, width=width, color_system=None, legacy_windows=False, force_jupyter=False)
     console.print(Text(f"torchtpu {report.mode}: {', '.join(headline(report))} (measured)"))
     shown = ", ".join(f"{name} {units.seconds(s)}" for name, s in times(report) if s > 0)
     console.print(Text(f"elapsed {units.seconds(report.seconds.elapsed)} (measured): {shown}"))
