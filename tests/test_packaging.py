@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from zipfile import ZipFile
 
+import nbformat
 import pytest
 
 ROOT = Path(__file__).parents[1]
@@ -77,6 +78,21 @@ def test_installed_wheel_imports_outside_the_tree(wheel: Path, tmp_path: Path) -
     *paths, names = run(sys.executable, "-c", code, cwd=tmp_path, PYTHONPATH=str(site)).splitlines()
     assert paths == [str(site / "torchtpu" / name / "__init__.py") for name in ("", "notebook_ext", "profiler")]
     assert names == "mine: profiler mine: notebook_ext"
+
+
+def test_installed_wheel_runs_the_quickstart_outside_the_tree(wheel: Path, tmp_path: Path) -> None:
+    """The notebook asserts its own claims: accuracy, agreement of the modes, no compile after the warm-up."""
+    site = tmp_path / "site"
+    run(sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", "--target", site, wheel, cwd=tmp_path)
+    notebook = nbformat.reads((ROOT / "notebooks" / "01_quickstart.ipynb").read_text(), as_version=4)
+    notebook.cells.append(nbformat.v4.new_code_cell("print(torchtpu.__file__)"))
+    nbformat.write(notebook, tmp_path / "quickstart.ipynb")
+    execute = ("-m", "nbconvert", "--KernelManager.transport_encryption=auto", "--to", "notebook", "--execute", "--inplace")
+    run(sys.executable, *execute, "quickstart.ipynb", cwd=tmp_path, PYTHONPATH=str(site))
+    executed = nbformat.reads((tmp_path / "quickstart.ipynb").read_text(), as_version=4)
+    assert executed.cells[-1].outputs[0].text.strip() == str(site / "torchtpu" / "__init__.py")
+    reports = [o for c in executed.cells if c.cell_type == "code" for o in c.outputs if "HBM peak" in str(o.get("data", ""))]
+    assert len(reports) == 5
 
 
 def test_the_tree_imports_as_installed() -> None:

@@ -60,7 +60,9 @@ _UNSUPPORTED = {
 
 def _refuse(what: str, op: torch._ops.OpOverload, *args: Any, **kwargs: Any) -> Any:
     name = op._schema.name
-    raise NotImplementedError(f"{what} tensors are not supported on tpu ({name}): keep them on the CPU, or make them dense there")
+    raise NotImplementedError(
+        f"{what} tensors are not supported on tpu ({name}): keep them on the CPU, or make them dense there"
+    )
 
 
 # Every other op needs a tensor that one of these made.

@@ -23,7 +23,7 @@ def apply_all() -> None:
     """Apply every patch of this module, once. Called by `import torchtpu`, which `%reload_ext` may run again."""
     storage_constructor()
     storage_resize()
-    storage_files()
+    storage_memory()
     printing()
     accelerator_device()
     accelerator_memory()
@@ -42,10 +42,11 @@ def _is_tpu(where: Any) -> bool:
 def storage_constructor() -> None:
     """`torch.UntypedStorage(n, device="tpu")` ends the process with a segmentation fault.
 
-    It asks for the device's C++ allocator, and none can be registered from Python (torch 2.13; no issue upstream). With
-    this, `storage.clone()`, and so `copy.deepcopy` of tensors and modules, `torch.load` and `map_location` work.
+    It asks for the device's C++ allocator, and none can be registered from Python (torch 2.13; pytorch/pytorch#157859 added
+    Python backends without one). So does `storage.new()`. With this, `storage.clone()`, and so `copy.deepcopy` of tensors
+    and modules, `torch.load` and `map_location` work.
     """
-    plain = torch.UntypedStorage.__new__
+    plain, plain_new = torch.UntypedStorage.__new__, torch.UntypedStorage.new
 
     @functools.wraps(plain)
     def new(cls: type[torch.UntypedStorage], *args: Any, device: Any = None, **kwargs: Any) -> torch.UntypedStorage:
@@ -57,7 +58,11 @@ def storage_constructor() -> None:
 
         return allocation.storage_of(args[0] if args else kwargs.get("size", 0), torch.device(device))
 
-    torch.UntypedStorage.__new__ = new
+    @functools.wraps(plain_new)
+    def empty(self: torch.UntypedStorage) -> torch.UntypedStorage:
+        return plain_new(self) if self.device.type != "tpu" else torch.UntypedStorage(0, device=self.device)
+
+    torch.UntypedStorage.__new__, torch.UntypedStorage.new = new, empty
 
 
 def storage_resize() -> None:
@@ -76,13 +81,13 @@ def storage_resize() -> None:
     torch.UntypedStorage.resize_ = resize_
 
 
-def storage_files() -> None:
-    """Pickling a tensor, and the old format of `torch.save`, read and write a storage's memory at its address.
+def storage_memory() -> None:
+    """Pickling a tensor, the old format of `torch.save`, and `byteswap` go to a storage's memory at its address.
 
-    In C++ they wrap the address in a storage of their own, behind which there is no buffer (torch 2.13). The bytes go
-    through a CPU storage instead.
+    In C++ the former wrap the address in a storage of their own, behind which there is no buffer; the latter reads it,
+    which ends the process (torch 2.13). The bytes go through a CPU storage instead.
     """
-    write, read = torch.UntypedStorage._write_file, torch.UntypedStorage._set_from_file
+    write, read, swap = (getattr(torch.UntypedStorage, name) for name in ("_write_file", "_set_from_file", "_byteswap"))
 
     @functools.wraps(write)
     def _write_file(self: torch.UntypedStorage, *args: Any) -> None:
@@ -96,7 +101,15 @@ def storage_files() -> None:
         read(host, *args)
         return self.copy_(host)
 
+    @functools.wraps(swap)
+    def _byteswap(self: torch.UntypedStorage, *args: Any) -> None:
+        host = self.cpu()
+        swap(host, *args)
+        if host is not self:
+            self.copy_(host)
+
     torch.UntypedStorage._write_file, torch.UntypedStorage._set_from_file = _write_file, _set_from_file
+    torch.UntypedStorage._byteswap = _byteswap
 
 
 def printing() -> None:
@@ -136,16 +149,12 @@ def accelerator_device() -> None:
     """`torch.accelerator`'s `synchronize`, `get_device_capability` and `set_device_index`.
 
     PyTorch's C++ asks the device guard, and the one for Python backends implements none of it (torch 2.13): it refuses
-    the first two and accepts any index.
+    the first two and accepts any index. Upstream: pytorch/pytorch#196299, open.
     """
-
-    def exchange(index: int) -> int:
-        return device.index_of(index)
-
     _replace("_accelerator_synchronizeDevice", device.synchronize)
     _replace("_accelerator_getDeviceCapability", device.get_device_capability)
     _replace("_accelerator_setDeviceIndex", device.set_device)
-    _replace("_accelerator_exchangeDevice", exchange)
+    _replace("_accelerator_exchangeDevice", device.index_of)
 
 
 def accelerator_memory() -> None:
@@ -208,7 +217,7 @@ def dlpack() -> None:
     plain, plain_device = torch.Tensor.__dlpack__, torch.Tensor.__dlpack_device__
 
     @functools.wraps(plain)
-    def __dlpack__(self: torch.Tensor, **kwargs: Any) -> Any:  # noqa: N807
+    def __dlpack__(self: torch.Tensor, **kwargs: Any) -> Any:
         if type(self) not in (torch.Tensor, torch.nn.Parameter) or self.device.type != "tpu":
             return plain(self, **kwargs)
         from torchtpu import interchange
@@ -216,7 +225,7 @@ def dlpack() -> None:
         return interchange.host_alias(self).__dlpack__(**kwargs)
 
     @functools.wraps(plain_device)
-    def __dlpack_device__(self: torch.Tensor) -> tuple[Any, int]:  # noqa: N807
+    def __dlpack_device__(self: torch.Tensor) -> tuple[Any, int]:
         if type(self) not in (torch.Tensor, torch.nn.Parameter) or self.device.type != "tpu":
             return plain_device(self)
         from torchtpu import interchange

@@ -114,4 +114,3 @@ def _at() -> str:
         return ""
     backward = "backward of " if line.backward else ""
     return f" ({backward}{line.where}: {line.source})"
-

@@ -55,9 +55,9 @@ max_pending_bytes: int = _number("TORCHTPU_MAX_PENDING_BYTES", 4 << 30)
 # A region of code whose graph compiled this often without ever being reused is run op by op until a graph comes back.
 churn_limit: int = _number("TORCHTPU_CHURN_LIMIT", 3)
 
-# Checks of debug mode, off by default: each costs a wait or a second computation per op.
+# Checks of debug mode. Indices are read on the host anyway once waited for; the others cost more than the op.
 debug_nan: bool = False
-debug_index: bool = False
+debug_index: bool = True
 debug_compare_cpu: bool = False
 
 _KNOBS = {name for name in globals() if not name.startswith("_") and name in __annotations__}

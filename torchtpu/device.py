@@ -9,13 +9,14 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 from enum import Enum
 from types import ModuleType, TracebackType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-from torchtpu import client, hbm
+from torchtpu import client, hbm, reads
 from torchtpu.random import (
     default_generators,
     get_rng_state,
@@ -46,7 +47,6 @@ __all__ = [
     "device",
     "device_count",
     "device_of",
-    "eager_mode",
     "empty_cache",
     "get_amp_supported_dtype",
     "get_device_capability",
@@ -54,6 +54,7 @@ __all__ = [
     "get_device_properties",
     "get_rng_state",
     "get_rng_state_all",
+    "get_sync_debug_mode",
     "init",
     "initial_seed",
     "is_available",
@@ -77,6 +78,7 @@ __all__ = [
     "set_rng_state",
     "set_rng_state_all",
     "set_stream",
+    "set_sync_debug_mode",
     "stream",
     "synchronize",
 ]
@@ -172,7 +174,8 @@ def synchronize(device: Device = None) -> None:
         transfer.synchronize()
 
 
-class DeviceProperties(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class DeviceProperties:
     """What is known of a device.
 
     Attributes:
@@ -216,6 +219,21 @@ def is_bf16_supported(including_emulation: bool = True) -> bool:
 def get_amp_supported_dtype() -> list[torch.dtype]:
     """The dtypes that `torch.autocast("tpu")` takes."""
     return [torch.bfloat16, torch.float16]
+
+
+def set_sync_debug_mode(debug_mode: int | str) -> None:
+    """Say what a read that waits for the device does: 0 or "default" nothing, 1 or "warn" warns, 2 or "error" raises.
+
+    As `torch.cuda.set_sync_debug_mode`. `synchronize` is never objected to.
+    """
+    if debug_mode not in (*reads.MODES, *range(len(reads.MODES))):
+        raise ValueError(f"sync debug mode {debug_mode!r}: use one of {', '.join(reads.MODES)}, or 0, 1, 2")
+    reads.debug_mode = reads.MODES.index(debug_mode) if isinstance(debug_mode, str) else debug_mode
+
+
+def get_sync_debug_mode() -> int:
+    """Return what a read that waits for the device does: 0 nothing, 1 warns, 2 raises."""
+    return reads.debug_mode
 
 
 def _is_in_bad_fork() -> bool:
@@ -331,7 +349,7 @@ class _DeviceModule(ModuleType):
         modes.set(mode)
 
     @property
-    def EagerMode(self) -> type[EagerMode]:  # noqa: N802
+    def EagerMode(self) -> type[EagerMode]:
         """The eager modes. A property, because `import torchtpu` does not read the mode's setting yet."""
         from torchtpu.modes import EagerMode
 

@@ -43,7 +43,14 @@ def _environment() -> bytes:
     import jaxlib
 
     device = client.device()
-    parts = (jax.__version__, jaxlib.__version__, device.platform, device.device_kind, device.client.platform_version, _processor())
+    parts = (
+        jax.__version__,
+        jaxlib.__version__,
+        device.platform,
+        device.device_kind,
+        device.client.platform_version,
+        _processor(),
+    )
     return "\n".join(parts).encode()
 
 

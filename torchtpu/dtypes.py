@@ -44,7 +44,9 @@ def xla_dtype(dtype: torch.dtype) -> np.dtype:
         return XLA[dtype]
     except KeyError:
         names = ", ".join(str(d).removeprefix("torch.") for d in XLA)
-        raise UnsupportedDtypeError(f"{dtype} has no counterpart in XLA, so it cannot live on tpu. Use one of: {names}.") from None
+        raise UnsupportedDtypeError(
+            f"{dtype} has no counterpart in XLA, so it cannot live on tpu. Use one of: {names}."
+        ) from None
 
 
 def to_numpy(tensor: torch.Tensor) -> np.ndarray:

@@ -58,7 +58,9 @@ def cast(value: Any, dtype: np.dtype) -> Any:
     return value.astype(dtype)
 
 
-def evaluator(signature: Signature, rule: Rule | None, arguments: Arguments, metas: Sequence[Any], results: Any) -> tuple[Evaluate, str]:
+def evaluator(
+    signature: Signature, rule: Rule | None, arguments: Arguments, metas: Sequence[Any], results: Any
+) -> tuple[Evaluate, str]:
     """Return the function from (values of the tensors, numbers) to the results, and its route (native or decomposed).
 
     Sets `arguments.wires`, the dtype in which each number travels.
@@ -93,7 +95,9 @@ def evaluator(signature: Signature, rule: Rule | None, arguments: Arguments, met
     return evaluate, "native"
 
 
-def call(rule: Rule, signature: Signature, args: Sequence[Any], outs: Sequence[torch.Tensor], key: Any, dtype: torch.dtype | None) -> list[Any]:
+def call(
+    rule: Rule, signature: Signature, args: Sequence[Any], outs: Sequence[torch.Tensor], key: Any, dtype: torch.dtype | None
+) -> list[Any]:
     """Inside a trace: apply a rule to arguments in schema order and return its results as a list."""
     if dtype is not None:
         args = [_computed(rule, signature, k, a, xla_dtype(dtype)) for k, a in enumerate(args)]

@@ -198,7 +198,9 @@ def binary(kernel: Kernel) -> Callable[..., Any]:
 def entry(kernel: Kernel) -> Callable[..., Any]:
     """Return the fastest entry that fits the schema: functional, one new tensor, no number inputs of its own."""
     s = kernel.signature
-    plain = not kernel._mutates and not kernel._random and not kernel._precision and len(s._returned) == 1 and not s.returns_list
+    plain = (
+        not kernel._mutates and not kernel._random and not kernel._precision and len(s._returned) == 1 and not s.returns_list
+    )
     if plain and s.kinds[:2] == ["T", "T"] and not s.op._schema.arguments[1].has_default_value():
         return binary(kernel)
     if plain and s.kinds[:1] == ["T"]:

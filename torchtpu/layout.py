@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -28,7 +28,7 @@ class Layout:
     """
 
     __slots__ = ("shape", "dtype", "nbytes", "numel")
-    _known: dict[tuple[tuple[int, ...], np.dtype], Layout] = {}
+    _known: ClassVar[dict[tuple[tuple[int, ...], np.dtype], Layout]] = {}
 
     shape: tuple[int, ...]
     dtype: np.dtype

@@ -36,6 +36,7 @@ class Replay:
         positional, named = self.signature.split([fill_places(p, tensors, numbers) for p in self.template])
         return self.signature.op(*positional, **named)
 
+
 _META = torch.device("meta")
 
 
@@ -195,7 +196,7 @@ class Planner:
         try:
             return metas, (metadata or self.signature.op)(*positional, **named)
         except RuntimeError:
-            if self.rule is not None and self.rule.promotion is not None:
+            if self.rule is not None and self.rule.promotion is not None and not self.rule.each:
                 errors.check_broadcast([m.shape for m in arguments.metas])
             raise
 
@@ -204,9 +205,7 @@ class Planner:
         meta_tensors = arguments.flat_tensors(metas)
         written = arguments.written(rule.writes if rule else ())
         _check_overlap(signature, arguments.views, aliases, written)
-        resizes = [
-            (w, tuple(meta_tensors[w].shape)) for w in written if tuple(meta_tensors[w].shape) != self._sizes_before[w]
-        ]
+        resizes = [(w, tuple(meta_tensors[w].shape)) for w in written if tuple(meta_tensors[w].shape) != self._sizes_before[w]]
         if resizes:
             return Plan(signature.name, arguments.views, (), (), (), (), lambda *_: [], lambda t, n: None, resizes)
         returned = results if isinstance(results, (tuple, list)) else (results,)
@@ -239,9 +238,7 @@ class Planner:
 
         # An elementwise op that reads the window it writes reads each element before it writes it.
         elementwise = rule is not None and rule.promotion is not None
-        reread = {
-            aliases[p] for p in range(len(views)) if p not in ignored and not (elementwise and p in written)
-        }
+        reread = {aliases[p] for p in range(len(views)) if p not in ignored and not (elementwise and p in written)}
 
         undefined = {k for k, (kind, _) in enumerate(recipe) if kind == "value"}
 
@@ -272,7 +269,18 @@ class Planner:
         ]
         replay = None if rule is not None and rule.random else Replay(signature, arguments.template, tuple(written))
         return Plan(
-            signature.name, views, needs, arguments.wires, specs, groups, body, finish, (), route, bounds, replay,
+            signature.name,
+            views,
+            needs,
+            arguments.wires,
+            specs,
+            groups,
+            body,
+            finish,
+            (),
+            route,
+            bounds,
+            replay,
             rule is not None and rule.precision,
         )
 
@@ -299,7 +307,9 @@ def _check_overlap(signature: Signature, views: Sequence[View], aliases: Sequenc
             for p, view in enumerate(views):
                 overlap = p not in written and aliases[p] == aliases[w] and views[w].overlap(view)
                 if overlap == "partial" or (overlap == "full" and signature.name in _OUT_APART):
-                    raise RuntimeError(f"unsupported operation: some elements of the input tensor and the written-to tensor {advice}")
+                    raise RuntimeError(
+                        f"unsupported operation: some elements of the input tensor and the written-to tensor {advice}"
+                    )
 
 
 class _Windows:
@@ -419,5 +429,3 @@ class Arguments:
         """Return the arguments with arrays for tensors and 0-d arrays for dynamic numbers."""
 
         return [fill_places(p, values, numbers) for p in self.template]
-
-

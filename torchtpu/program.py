@@ -76,9 +76,7 @@ class Wires:
                 # What float32 cannot hold becomes infinite, without a warning of numpy's.
                 host = np.frombuffer(array("f", values), dtype) if wire == "f4" else np.array(values, dtype)
             except OverflowError:
-                raise RuntimeError(
-                    f"value cannot be converted to type {dtype.name} without overflow: {values}"
-                ) from None
+                raise RuntimeError(f"value cannot be converted to type {dtype.name} without overflow: {values}") from None
             key = (wire, host.tobytes())
             vector = _constants.get(key)
             if vector is None:

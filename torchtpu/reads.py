@@ -7,11 +7,32 @@ from __future__ import annotations
 
 import dis
 import math
-from collections.abc import Iterator
+import warnings
 from functools import lru_cache
 from types import CodeType
 
+from torchtpu import lines
 from torchtpu.lines import Origin
+
+# What to do with a read that waits: nothing, warn, or raise. `torch.tpu.set_sync_debug_mode` sets it.
+MODES = ("default", "warn", "error")
+debug_mode = 0
+
+
+def object_to(what: str) -> None:
+    """Warn of a read, or refuse it.
+
+    Raises:
+        RuntimeError: `torch.tpu.set_sync_debug_mode("error")` is in force.
+    """
+    origin = lines.here()
+    line = lines.resolve(origin)
+    where = f" ({line.where}: {line.source})" if line is not None else ""
+    text = f"{kind(origin, what)} waits for the device{where}"
+    if debug_mode == 2:
+        raise RuntimeError(f"{text}, which torch.tpu.set_sync_debug_mode('error') forbids")
+    warnings.warn(text, RuntimeWarning, stacklevel=2)
+
 
 # What a call of this name reads. Others are named after the kernel that was asked: `item`, `to_host`.
 _OF_CALL = {
@@ -42,12 +63,11 @@ def kind(origin: Origin | None, default: str) -> str:
 
 @lru_cache(maxsize=1024)
 def _kind(code: CodeType, lasti: int, default: str) -> str:
-    for previous, instruction in _with_previous(code):
-        if instruction.offset == lasti:
-            break
-    else:
+    instructions = list(dis.get_instructions(code))
+    place = next((k for k, instruction in enumerate(instructions) if instruction.offset == lasti), None)
+    if place is None:
         return default
-    name = instruction.opname
+    name = instructions[place].opname
     if name.startswith(("POP_JUMP", "JUMP_IF", "TO_BOOL", "UNARY_NOT", "CONTAINS_OP")):
         return "bool"
     if name.startswith("FORMAT_"):
@@ -55,15 +75,8 @@ def _kind(code: CodeType, lasti: int, default: str) -> str:
     if name in ("BINARY_SUBSCR", "STORE_SUBSCR", "BINARY_SLICE", "STORE_SLICE"):
         return "int"
     if name.startswith(("PRECALL", "CALL")):
-        return _OF_CALL.get(_callee(previous, instruction), default)
+        return _OF_CALL.get(_callee(instructions[:place], instructions[place]), default)
     return default
-
-
-def _with_previous(code: CodeType) -> Iterator[tuple[list[dis.Instruction], dis.Instruction]]:
-    seen: list[dis.Instruction] = []
-    for instruction in dis.get_instructions(code):
-        yield seen, instruction
-        seen.append(instruction)
 
 
 def _callee(previous: list[dis.Instruction], call: dis.Instruction) -> str:

@@ -72,7 +72,9 @@ def build(
         compiled: called with each program that had to be compiled.
     """
     slots, numbers = _positions(nodes)
-    layouts = {s: layout for node, made in zip(nodes, slots, strict=True) for s, layout in zip(made, node.plan.outputs, strict=True)}
+    layouts = {
+        s: layout for node, made in zip(nodes, slots, strict=True) for s, layout in zip(made, node.plan.outputs, strict=True)
+    }
     wanted = _wanted(nodes, slots, kept)
     last_use = {r: k for k in wanted for r in nodes[k].refs}
     keep = set(kept)

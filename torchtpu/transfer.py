@@ -14,7 +14,6 @@ from torchtpu.buffer import Buffer, buffer_of
 from torchtpu.modes import deferred, strict
 from torchtpu.plan import storage_spec
 
-
 # The copy between two `tpu` tensors is an op like others; its kernel is set when the operators are loaded.
 on_device: Any = None
 
@@ -44,6 +43,8 @@ def host_array(buffer: Buffer, kind: str) -> np.ndarray:
     """Wait for a buffer and return it as a (read-only) numpy array."""
     if client.in_bad_fork():
         raise client.forked()
+    if reads.debug_mode:
+        reads.object_to(kind)
     array = buffer.array
     if array is None:
         if buffer.error is None and not buffer.epoch:
@@ -72,9 +73,7 @@ def window(host: np.ndarray, tensor: torch.Tensor) -> torch.Tensor:
     return torch._neg_view(memory) if tensor.is_neg() else memory
 
 
-def as_host_view(
-    host: np.ndarray, dtype: torch.dtype, size: Sequence[int], stride: Sequence[int], offset: int
-) -> torch.Tensor:
+def as_host_view(host: np.ndarray, dtype: torch.dtype, size: Sequence[int], stride: Sequence[int], offset: int) -> torch.Tensor:
     """Return the CPU tensor with this window on the memory of a numpy array. Not to be written."""
     flat = np.ascontiguousarray(host).reshape(-1).view(np.uint8)
     if not flat.flags.writeable:
@@ -113,7 +112,9 @@ def copy_(target: torch.Tensor, source: torch.Tensor, non_blocking: bool = False
     if target.device.type == "cpu":
         return target.copy_(on_host(source, "to_host"))
     if source.device.type not in ("cpu", "tpu") or target.device.type != "tpu":
-        raise NotImplementedError(f"cannot copy from {source.device} to {target.device}: a meta tensor has no data, and other devices go through the CPU")
+        raise NotImplementedError(
+            f"cannot copy from {source.device} to {target.device}: meta tensors have no data, other devices go through the CPU"
+        )
     whole = target
     if target.is_neg():
         target, source = torch._neg_view(target), source.neg()
@@ -152,4 +153,3 @@ def synchronize() -> None:
         origin = lines.note()
         for log in events.logs:
             log.syncs.append(events.Sync("synchronize", origin, seconds, 0, log.now()))
-

@@ -6,11 +6,15 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch.testing._internal.opinfo.core import BinaryUfuncInfo, UnaryUfuncInfo
 
 from tests.conformance import copies
 
 # OpInfos give tolerances per test of PyTorch's own suite: these compare values as we do.
 _THEIR_TESTS = (("TestCommon", "test_compare_cpu"), ("TestCommon", "test_numpy_ref"), ("TestCommon", "test_out"))
+
+# PyTorch promises the strides of their results.
+_ELEMENTWISE = (BinaryUfuncInfo, UnaryUfuncInfo)
 
 
 class Mismatch(AssertionError):
@@ -107,8 +111,10 @@ def _first_lines(text: str) -> str:
     return " ".join(line.strip() for line in text.splitlines()[:6] if line.strip())
 
 
-def same_memory(actual: Sequence[Any], inputs: Sequence[Any], expected: Sequence[Any], their_inputs: Sequence[Any]) -> None:
-    """Compare which results share memory with an input: views must be views, with the CPU's strides.
+def same_memory(
+    info: Any, actual: Sequence[Any], inputs: Sequence[Any], expected: Sequence[Any], their_inputs: Sequence[Any]
+) -> None:
+    """Compare which results are views of an input, and the strides of these and of elementwise results.
 
     Raises:
         Mismatch: they differ.
@@ -121,8 +127,10 @@ def same_memory(actual: Sequence[Any], inputs: Sequence[Any], expected: Sequence
         is_view, should = a.untyped_storage()._cdata in ours, e.untyped_storage()._cdata in theirs
         if is_view != should:
             raise Mismatch(f"result {k} is {'a view' if is_view else 'no view'} of an input; the CPU says the contrary")
-        if should and (a.stride(), a.storage_offset()) != (e.stride(), e.storage_offset()):
-            raise Mismatch(f"result {k} is a view of strides {a.stride()}, expected {e.stride()}")
+        if (should or isinstance(info, _ELEMENTWISE)) and a.stride() != e.stride():
+            raise Mismatch(f"result {k} has strides {a.stride()}, expected {e.stride()}")
+        if should and a.storage_offset() != e.storage_offset():
+            raise Mismatch(f"result {k} starts at {a.storage_offset()}, expected {e.storage_offset()}")
 
 
 def _dense(t: Any) -> bool:

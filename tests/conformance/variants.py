@@ -30,7 +30,7 @@ def functional(info: Any, dtype: torch.dtype, sample: Any) -> bool:
         return False
     actual = _call(info.op, ours)
     _same(info, dtype, given, actual, expected, lambda: _call(info.op, copies.in_float64(given)))
-    compare.same_memory(tree_leaves(actual), tree_leaves(ours), tree_leaves(expected.value), tree_leaves(theirs))
+    compare.same_memory(info, tree_leaves(actual), tree_leaves(ours), tree_leaves(expected.value), tree_leaves(theirs))
     return True
 
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-import torchtpu  # noqa: F401
+import torchtpu
 
 
 def test_one_device():

@@ -41,7 +41,7 @@ def test_mismatched_shapes_at_the_users_line():
     ],
 )
 def test_the_same_exception_type_as_on_the_cpu(mistake):
-    with pytest.raises(Exception) as on_cpu:  # noqa: PT011
+    with pytest.raises(Exception) as on_cpu:
         mistake("cpu")
     with pytest.raises(type(on_cpu.value)):
         mistake("tpu")
@@ -68,9 +68,14 @@ def test_a_number_on_the_cpu_may_join():
     assert (torch.ones(2, device="tpu") * torch.tensor(3.0)).tolist() == [3, 3]
 
 
-@pytest.mark.parametrize("make", [lambda: torch.zeros(2, dtype=torch.complex32, device="tpu"), lambda: torch.ones(2).to("tpu", torch.complex32)])
+@pytest.mark.parametrize(
+    "make", [lambda: torch.zeros(2, dtype=torch.complex32, device="tpu"), lambda: torch.ones(2).to("tpu", torch.complex32)]
+)
 def test_dtypes_that_xla_lacks(make):
-    with warnings.catch_warnings(), pytest.raises(UnsupportedDtypeError, match="complex32 has no counterpart in XLA.*Use one of"):
+    with (
+        warnings.catch_warnings(),
+        pytest.raises(UnsupportedDtypeError, match=r"complex32 has no counterpart in XLA.*Use one of"),
+    ):
         warnings.simplefilter("ignore")
         make()
 
@@ -103,7 +108,9 @@ def test_sparse_and_quantized_tensors(what, make):
 )
 def test_too_large_at_the_line_that_asks(make):
     before = torch.tpu.memory_allocated()
-    with pytest.raises(torch.OutOfMemoryError, match=r"tpu out of memory: .* needs [\d.]+ GiB, [\d.]+ GiB of [\d.]+ GiB are in use"):
+    with pytest.raises(
+        torch.OutOfMemoryError, match=r"tpu out of memory: .* needs [\d.]+ GiB, [\d.]+ GiB of [\d.]+ GiB are in use"
+    ):
         make()
     assert torch.ones(2, device="tpu").sum().item() == 2
     torch.tpu.synchronize()

@@ -39,11 +39,12 @@ def test_map_location_both_ways():
     for location in ("cpu", torch.device("cpu"), {"tpu:0": "cpu"}, lambda storage, _: storage.cpu()):
         assert load(there, map_location=location)["t"].device.type == "cpu"
     here = saved({"t": torch.arange(3.0)})
-    for location in ("tpu", "tpu:0", torch.device("tpu"), {"cpu": "tpu"}, lambda storage, _: storage.to(device=torch.device("tpu"))):
+    tpu = torch.device("tpu")
+    for location in ("tpu", "tpu:0", tpu, {"cpu": "tpu"}, lambda storage, _: storage.to(device=tpu)):
         t = load(here, map_location=location)["t"]
         assert t.is_tpu
         assert t.tolist() == [0, 1, 2]
-    with pytest.raises(RuntimeError, match="device 1 but torch.tpu.device_count"):
+    with pytest.raises(RuntimeError, match=r"device 1 but torch\.tpu\.device_count"):
         load(here, map_location="tpu:1")
 
 

@@ -194,6 +194,10 @@ def test_storage():
     assert not s.is_pinned()
     assert torch.UntypedStorage(3, device="tpu").copy_(torch.UntypedStorage([1, 2, 3])).tolist() == [1, 2, 3]
     assert torch.UntypedStorage([7, 8], device="tpu").tolist() == [7, 8]
+    assert s.new().device == TPU
+    swapped = s.clone()
+    swapped.byteswap(torch.int32)
+    assert swapped.tolist()[4:8] == [0, 0, 0, 1]
     assert s.fill_(0) is s
     assert t.tolist() == [0, 0, 0, 0]
 

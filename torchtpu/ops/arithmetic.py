@@ -76,8 +76,28 @@ def floor_divide(x: Array, y: Array) -> Array:
 
 elementwise("aten::fmod.Tensor", "aten::fmod.Scalar")(jnp.fmod)
 elementwise("aten::remainder.Tensor", "aten::remainder.Scalar", "aten::remainder.Scalar_Tensor")(jnp.remainder)
-elementwise("aten::gcd")(jnp.gcd)
-elementwise("aten::lcm")(jnp.lcm)
+
+
+@elementwise("aten::gcd")
+def gcd(x: Array, y: Array) -> Array:
+    """Euclid's. (jnp's does not end for the smallest negative number, which has no absolute value.)"""
+
+    def step(state: tuple[Array, Array]) -> tuple[Array, Array]:
+        a, b = state
+        zero = a == 0
+        return jnp.where(zero, a, lax.rem(b, jnp.where(zero, 1, a))), jnp.where(zero, b, a)
+
+    start = jnp.broadcast_arrays(jnp.abs(x), jnp.abs(y))
+    return jnp.abs(lax.while_loop(lambda state: jnp.any(state[0] != 0), step, tuple(start))[1])
+
+
+@elementwise("aten::lcm")
+def lcm(x: Array, y: Array) -> Array:
+    """Narrow integers are multiplied as int32, as in C."""
+    if x.dtype.itemsize < 4:
+        x, y = x.astype(np.int32), y.astype(np.int32)
+    divisor = gcd(x, y)
+    return jnp.abs(jnp.where(divisor == 0, 0, lax.div(jnp.broadcast_to(x, divisor.shape), jnp.maximum(divisor, 1)) * y))
 
 
 # Powers.

@@ -129,7 +129,7 @@ def fits(
         and dropout_p == 0
         and q.dim() == k.dim() == v.dim() == 4
         and q.dtype == k.dtype == v.dtype
-        and q.dtype.is_floating_point
+        and q.dtype in (torch.float32, torch.bfloat16, torch.float16)  # `logsumexp` is float32
         and q.shape[0] == k.shape[0] == v.shape[0]
         and k.shape[1:3] == v.shape[1:3]
         and q.shape[3] == k.shape[3]

@@ -47,7 +47,7 @@ def _check_bits(*operands: Any) -> None:
     for operand in operands:
         dtype = operand.dtype if isinstance(operand, torch.Tensor) else type(operand)
         if dtype in (float, complex) or (isinstance(operand, torch.Tensor) and (dtype.is_floating_point or dtype.is_complex)):
-            raise TypeError(f"bitwise operators take integers and booleans, not {dtype}")
+            raise RuntimeError(f"bitwise operators take integers and booleans, not {dtype}")
 
 
 for _name, _fn in {"and": jnp.bitwise_and, "or": jnp.bitwise_or, "xor": jnp.bitwise_xor}.items():

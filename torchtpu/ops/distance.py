@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import torch
 
 from torchtpu.ops.matmul import sum_to
 from torchtpu.ops.registry import rule
@@ -51,10 +53,12 @@ def _cdist(a: jax.Array, b: jax.Array, p: float, compute_mode: int | None) -> ja
     return norm(_differences(a, b), p)
 
 
-@rule("aten::_cdist_backward")
-def _cdist_backward(g: jax.Array, a: jax.Array, b: jax.Array, p: float, distance: jax.Array) -> jax.Array:
+@rule("aten::_cdist_backward", meta=True)
+def _cdist_backward(
+    g: jax.Array, a: jax.Array, b: jax.Array, p: float, distance: jax.Array, *, out: Sequence[torch.Tensor]
+) -> jax.Array:
     gradient = jnp.sum(g[..., None] * slope(_differences(a, b), distance, p), axis=-2)
-    return sum_to(gradient, a.shape)
+    return sum_to(gradient, tuple(out[0].shape))
 
 
 def _pairs(rows: int) -> tuple[np.ndarray, np.ndarray]:

@@ -16,7 +16,7 @@ from torchtpu.ops.registry import entry, overload
 from torchtpu.schema import Signature
 
 Tensor = torch.Tensor
-aten = torch.ops.aten
+aten = torch.ops.aten  # always with the overload: to find one that fits, torch may print the tensors, which reads them
 
 # `unique(dim=...)` sorts by one column after the other; beyond this many it goes to the CPU.
 _MAX_COLUMNS = 16
@@ -36,7 +36,7 @@ def _is_mask(index: Tensor) -> bool:
 
 @entry("aten::nonzero")
 def nonzero(_kernel: Any, x: Tensor) -> Tensor:
-    return aten.nonzero_static(x, size=_read(aten.count_nonzero(x), "nonzero"))
+    return aten.nonzero_static.default(x, size=_read(aten.count_nonzero.default(x), "nonzero"))
 
 
 @entry("aten::masked_select")
@@ -45,8 +45,8 @@ def masked_select(_kernel: Any, x: Tensor, mask: Tensor) -> Tensor:
         raise RuntimeError("masked_select: expected BoolTensor for mask")
     x, mask = torch.broadcast_tensors(x, mask)
     mask = mask.reshape(-1)
-    chosen = aten.nonzero_static(mask, size=_read(aten.count_nonzero(mask), "masked_select"))
-    return aten.index_select(x.reshape(-1), 0, chosen[:, 0])
+    chosen = aten.nonzero_static.default(mask, size=_read(aten.count_nonzero.default(mask), "masked_select"))
+    return aten.index_select.default(x.reshape(-1), 0, chosen[:, 0])
 
 
 def positions(x: Tensor, indices: Sequence[Tensor | None], count: int | None = None) -> list[Tensor | None]:
@@ -75,9 +75,9 @@ def positions(x: Tensor, indices: Sequence[Tensor | None], count: int | None = N
         if index.device.type == "cpu":
             chosen = torch.nonzero(index).to(x.device)
         elif count is not None:
-            chosen = aten.nonzero_static(index, size=count)
+            chosen = aten.nonzero_static.default(index, size=count)
         else:
-            chosen = aten.nonzero(index)
+            chosen = aten.nonzero.default(index)
         found += chosen.unbind(1)
     return found
 
@@ -129,7 +129,7 @@ def index_put_(kernel: Any, x: Tensor, indices: Any, values: Tensor, *flags: boo
     if not (flags and flags[0]) and not named.get("accumulate"):
         mask = _lone_mask(x, indices, values)
         if mask is not None and x.dtype == values.dtype:
-            return aten.masked_fill_(x, mask, values.reshape(()))
+            return aten.masked_fill_.Tensor(x, mask, values.reshape(()))
     return _index_put(kernel, x, indices, values, *flags, **named)
 
 
@@ -166,7 +166,7 @@ def _unique(
         return ordered, nothing, nothing
     other = ordered[1:] != ordered[:-1]
     starts = torch.cat([other.new_ones(1), other.flatten(1).any(1) if other.dim() > 1 else other])
-    first = aten.nonzero_static(starts, size=_read(aten.count_nonzero(starts), kind))[:, 0]
+    first = aten.nonzero_static.default(starts, size=_read(aten.count_nonzero.default(starts), kind))[:, 0]
     inverse = counts = first.new_empty(0)
     if return_inverse:
         inverse = starts.cumsum(0) - 1
@@ -174,7 +174,7 @@ def _unique(
             inverse = torch.zeros_like(inverse).scatter_(0, order, inverse)
     if return_counts:
         counts = torch.cat([first[1:], first.new_full((1,), size)]) - first
-    return aten.index_select(ordered, 0, first), inverse, counts
+    return aten.index_select.default(ordered, 0, first), inverse, counts
 
 
 @entry("aten::_unique2")
@@ -276,7 +276,7 @@ def equal(_kernel: Any, x: Tensor, other: Tensor) -> bool:
         raise RuntimeError(f"Cannot compare two tensors on different devices. Got: {x.device} and {other.device}")
     if x.dtype != other.dtype:
         raise RuntimeError(f"Expected object of data type {x.dtype} but got data type {other.dtype} for argument 'other'")
-    return x.shape == other.shape and bool(_read(aten.all(x == other), "equal"))
+    return x.shape == other.shape and bool(_read(aten.all.default(x == other), "equal"))
 
 
 @entry("aten::_assert_async", "aten::_assert_async.msg")

@@ -43,6 +43,12 @@ def _check_slices(x: torch.Tensor, dim: int, _index: torch.Tensor, source: torch
         )
 
 
+def _check_count(_x: torch.Tensor, dim: int, index: torch.Tensor, source: torch.Tensor) -> None:
+    count = source.shape[dim] if source.dim() else 1
+    if index.numel() != count:  # the meta kernel raises a RuntimeError with these words
+        raise IndexError(f"index_copy_(): Number of indices ({index.numel()}) should be equal to source.size(dim) ({count})")
+
+
 def _check_mask(_x: torch.Tensor, mask: torch.Tensor, *_: Any) -> None:
     if mask.dtype != torch.bool:
         raise RuntimeError(f"masked_scatter_ only supports boolean masks, but got mask with dtype {mask.dtype}")
@@ -177,7 +183,7 @@ def index_add(x: jax.Array, dim: int, index: jax.Array, source: jax.Array, alpha
     return _on_rows(x, dim, index, source, "add")
 
 
-@rule("aten::index_copy", indexed=_in_dim)
+@rule("aten::index_copy", indexed=_in_dim, check=_check_count)
 def index_copy(x: jax.Array, dim: int, index: jax.Array, source: jax.Array) -> jax.Array:
     return _on_rows(x, dim, index, source, "set")
 

@@ -228,7 +228,19 @@ def logsumexp(x: jax.Array, dim: Dims, keepdim: bool, *, out: Meta) -> jax.Array
     return total if keepdim else jnp.squeeze(total, axes)
 
 
-# -- histogram
+# -- counts and checksums
+
+
+@rule("aten::hash_tensor")
+def hash_tensor(x: jax.Array, dim: Dims, keepdim: bool, _mode: int) -> jax.Array:
+    """Exclusive or of all bits: floats as float64, integers as int64."""
+    if jnp.issubdtype(x.dtype, jnp.floating):
+        words = lax.bitcast_convert_type(x.astype(np.float64), np.uint64)
+    else:
+        words = x.astype(np.int64).astype(np.uint64)
+    axes = axes_of(x, dim)
+    result = lax.reduce(words, np.uint64(0), lax.bitwise_xor, axes)
+    return jnp.expand_dims(result, axes) if keepdim else result
 
 
 @rule("aten::histc")

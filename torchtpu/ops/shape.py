@@ -230,7 +230,15 @@ def unfold_backward(grad: jax.Array, sizes: Sequence[int], dim: int, size: int, 
 
 
 def _scatter(name: str, view: str) -> None:
-    @rule(f"aten::{name}_scatter")
+    def check(x: torch.Tensor, source: torch.Tensor, *args: Any) -> None:
+        seen = overload(f"aten::{view}")(x, *args[: len(overload(f"aten::{view}")._schema.arguments) - 1])
+        if seen.shape != source.shape:
+            raise RuntimeError(
+                f"expected src to have a size equal to the {name} of self. src size = {list(source.shape)}, "
+                f"{name} size = {list(seen.shape)}"
+            )
+
+    @rule(f"aten::{name}_scatter", check=check)
     def scatter(x: jax.Array, source: jax.Array, *args: Any) -> jax.Array:
         return _write(f"aten::{view}", x, source, *args)
 
