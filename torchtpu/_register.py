@@ -48,6 +48,8 @@ def name_device(module: Any) -> None:
     _all.fallback(_missing, "PrivateUse1")
     for key, what in _UNSUPPORTED.items():
         _all.fallback(partial(_refuse, what), key)
+    for name in _ON_HOST_MEMORY:
+        _aten.impl(name, partial(_refuse_memory, name), "PrivateUse1")
     autocast.pass_through()
 
 
@@ -63,6 +65,14 @@ def _refuse(what: str, op: torch._ops.OpOverload, *args: Any, **kwargs: Any) -> 
     raise NotImplementedError(
         f"{what} tensors are not supported on tpu ({name}): keep them on the CPU, or make them dense there"
     )
+
+
+# Composite ops that go to a tensor's memory by themselves, whatever its device: with an address of ours, the process ends.
+_ON_HOST_MEMORY = ("_saturate_weight_to_fp16", "fbgemm_linear_quantize_weight", "fbgemm_pack_gemm_matrix_fp16")
+
+
+def _refuse_memory(name: str, *args: Any, **kwargs: Any) -> Any:
+    raise NotImplementedError(f"aten::{name} works on the CPU's memory only: move the tensor with .cpu()")
 
 
 # Every other op needs a tensor that one of these made.

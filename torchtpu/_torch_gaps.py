@@ -186,7 +186,7 @@ def accelerator_memory() -> None:
 def accelerator_streams() -> None:
     """`torch.accelerator.current_stream()`: the C++ stream's `synchronize` returns at once for a Python backend.
 
-    The type `torch.Stream` is immutable, so a subclass is returned (torch 2.13).
+    The type `torch.Stream` is immutable, so a subclass is returned (torch 2.13; pytorch/pytorch#157859 made it so).
     """
     _replace("_accelerator_getStream", streams.current_stream)
     _replace("_accelerator_setStream", streams.set_stream)
@@ -202,7 +202,8 @@ def pinned_memory() -> None:
 
     @functools.wraps(plain)
     def pin_memory(self: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
-        if self.device.type != "cpu" or any(_is_tpu(a) is False for a in (*args, *kwargs.values())):
+        elsewhere = any(a is not None and not _is_tpu(a) for a in (*args, *kwargs.values()))
+        if self.device.type != "cpu" or elsewhere:
             return plain(self, *args, **kwargs)
         return self
 
@@ -210,11 +211,12 @@ def pinned_memory() -> None:
 
 
 def dlpack() -> None:
-    """`__dlpack__` and `__dlpack_device__` of a `tpu` tensor, for `torch.from_dlpack`, numpy and jax.
+    """`__dlpack__`, `__dlpack_device__` and `to_dlpack` of a `tpu` tensor, for `torch.from_dlpack`, numpy and jax.
 
-    PyTorch knows no DLPack device for a renamed backend: it compares with the name "privateuse1" (torch 2.13).
+    PyTorch knows no DLPack device for a renamed backend: it compares with the name "privateuse1" (torch 2.13). `to_dlpack`
+    would give away an address of ours.
     """
-    plain, plain_device = torch.Tensor.__dlpack__, torch.Tensor.__dlpack_device__
+    plain, plain_device, plain_to = torch.Tensor.__dlpack__, torch.Tensor.__dlpack_device__, torch.utils.dlpack.to_dlpack
 
     @functools.wraps(plain)
     def __dlpack__(self: torch.Tensor, **kwargs: Any) -> Any:
@@ -232,7 +234,12 @@ def dlpack() -> None:
 
         return interchange.dlpack_device()
 
+    @functools.wraps(plain_to)
+    def to_dlpack(tensor: torch.Tensor) -> Any:
+        return tensor.__dlpack__() if tensor.device.type == "tpu" else plain_to(tensor)
+
     torch.Tensor.__dlpack__, torch.Tensor.__dlpack_device__ = __dlpack__, __dlpack_device__
+    torch.utils.dlpack.to_dlpack = torch.to_dlpack = to_dlpack
 
 
 def autocast_cache() -> None:

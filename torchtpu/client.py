@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterator
-from functools import cache
+from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -81,7 +81,7 @@ def _put() -> Any:
     from jax._src.lib import xla_client
     from jax.core import ShapedArray
 
-    return jax_config.enable_x64, xla_client.batched_device_put, ShapedArray
+    return jax_config.enable_x64, xla_client.batched_device_put, lru_cache(maxsize=4096)(ShapedArray)
 
 
 def put(host: np.ndarray) -> Any:

@@ -71,7 +71,10 @@ class Flush:
 
 @dataclass(slots=True)
 class Sync:
-    """The host waited for the device. `kind`: item, to_host, synchronize, debug, ...; `seconds` measured."""
+    """The host waited for the device. `seconds` measured.
+
+    `kind`: bool, int, float, complex, item, tolist, format, print, to_host, dlpack, synchronize or debug.
+    """
 
     kind: str
     origin: Origin | None

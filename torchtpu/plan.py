@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -129,6 +130,7 @@ def written_layout(view: View) -> Layout:
     return storage_spec(view.size, view.stride, view.dtype).layout if view.covers else view.layout
 
 
+@lru_cache(maxsize=65536)
 def storage_spec(size: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype) -> TensorSpec:
     """Describe a new tensor: dense ones are stored in memory order, others as the flat span that they address."""
     xla = xla_dtype(dtype)

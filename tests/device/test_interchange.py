@@ -20,6 +20,7 @@ def test_dlpack_to_torch_numpy_and_jax():
     assert torch.from_dlpack(t.t()[1:]).tolist() == [[2, 5], [3, 6]]
     assert torch.from_dlpack(t.bfloat16()).dtype == torch.bfloat16
     assert torch.from_dlpack(torch.tensor([True, False], device="tpu")).tolist() == [True, False]
+    assert torch.from_dlpack(torch.to_dlpack(t)).tolist() == expected
     assert torch.from_dlpack(t).data_ptr() == host.data_ptr() != t.data_ptr()
 
 

@@ -209,15 +209,18 @@ def test_max_pool_in_other_dimensions_and_back() -> None:
     compare(lambda x: F.max_pool1d(x, 3, 2), torch.randn(2, 3, 9))
     compare(lambda x: F.max_pool3d(x, 2, padding=1, return_indices=True), torch.randn(2, 4, 5, 6))
     compare(lambda x: F.max_unpool2d(*F.max_pool2d(x, 2, return_indices=True), 2), torch.randn(2, 4, 6))
-    samples = {d: torch.full((2, 3, 2), 0.3, device=d) for d in ("cpu", "tpu")}
-    compare(
-        lambda x: F.fractional_max_pool2d(x, 2, output_size=(3, 4), _random_samples=samples[x.device.type], return_indices=True),
-        torch.randn(2, 3, 7, 9),
-    )
+    samples = torch.full((2, 3, 2), 0.3)
+
+    def fractional(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return F.fractional_max_pool2d(x, 2, (3, 4), _random_samples=samples.to(x.device), return_indices=True)
+
+    compare(fractional, torch.randn(2, 3, 7, 9))
 
 
 @every_mode
-@pytest.mark.parametrize("options", [*WINDOWS, dict(kernel_size=3, stride=2, padding=1, count_include_pad=False), dict(kernel_size=2, divisor_override=3)])
+@pytest.mark.parametrize(
+    "options", [*WINDOWS, dict(kernel_size=3, padding=1, count_include_pad=False), dict(kernel_size=2, divisor_override=3)]
+)
 def test_avg_pool(options: dict[str, Any]) -> None:
     compare(lambda x: F.avg_pool2d(x, **options), torch.randn(2, 3, 8, 9))
 
@@ -283,11 +286,35 @@ def test_losses(reduction: str) -> None:
     compare(lambda x: F.smooth_l1_loss(x, y.to(x.device), reduction=reduction, beta=0.0), x)
     compare(lambda x: F.huber_loss(x, y.to(x.device), reduction=reduction, delta=0.3), x)
     compare(lambda p: F.binary_cross_entropy(p, p.detach().flip(0), p.detach(), reduction=reduction), p)
-    compare(lambda x: F.binary_cross_entropy_with_logits(x, p.to(x.device), pos_weight=p[0].to(x.device), reduction=reduction), x)
+    logits = F.binary_cross_entropy_with_logits
+    compare(lambda x: logits(x, p.to(x.device), pos_weight=p[0].to(x.device), reduction=reduction), x)
     labels = torch.tensor([3, 0, 1, 4])
     compare(lambda x: F.multi_margin_loss(x, labels.to(x.device), p=2, margin=0.7, reduction=reduction), x)
     several = torch.tensor([[3, 0, -1, 1, 2]] * 4)
     compare(lambda x: F.multilabel_margin_loss(x, several.to(x.device), reduction=reduction), x)
+
+
+@pytest.mark.parametrize("zero_infinity", [True, False])
+@pytest.mark.parametrize("flat", [True, False])
+def test_ctc_loss(flat: bool, zero_infinity: bool) -> None:
+    targets = torch.tensor([[1, 2, 2, 3], [4, 5, 1, 0], [2, 0, 0, 0]])
+    labels = (4, 3, 1)
+    targets = torch.cat([t[:n] for t, n in zip(targets, labels, strict=True)]) if flat else targets
+
+    def loss(x: torch.Tensor) -> torch.Tensor:
+        there = targets.to(x.device)
+        # The first sequence is too short for its labels: it needs a blank between the two 2s.
+        return F.ctc_loss(x.log_softmax(-1), there, (4, 9, 7), labels, reduction="none", zero_infinity=zero_infinity)
+
+    compare(loss, torch.randn(9, 3, 6), rtol=1e-4, atol=1e-5)
+
+
+def test_ctc_loss_of_other_lengths_is_the_same_program() -> None:
+    x, targets = torch.randn(8, 2, 5).to("tpu").log_softmax(-1), torch.tensor([[1, 2], [3, 4]]).to("tpu")
+    F.ctc_loss(x, targets, (8, 7), (2, 1)).cpu()
+    with torchtpu.watch() as report:
+        F.ctc_loss(x, targets, (6, 8), (1, 2)).cpu()
+    assert not report.compiles
 
 
 @pytest.mark.parametrize("p", [0.0, 0.5, 2.0, math.inf])
@@ -331,6 +358,34 @@ def test_attention_with_dropout_keeps_its_expectation() -> None:
     assert abs(y.mean() - 1) < 0.05
 
 
+@pytest.mark.parametrize("norm_first", [True, False])
+def test_transformer_encoder_in_inference(norm_first: bool) -> None:
+    options = {"batch_first": True, "norm_first": norm_first, "activation": "gelu"}
+    layer = torch.nn.TransformerEncoderLayer(16, 4, 32, **options).eval()
+    x, future = torch.randn(2, 5, 16), torch.ones(5, 5, dtype=torch.bool).triu(1)
+    padding = torch.tensor([[False] * 3 + [True] * 2, [False] * 5])
+    with torch.no_grad():
+        expected = [layer(x), layer(x, src_mask=future), layer(x, src_key_padding_mask=padding)]
+        layer.to("tpu")
+        y, future, padding = x.to("tpu"), future.to("tpu"), padding.to("tpu")
+        actual = [layer(y), layer(y, src_mask=future), layer(y, src_key_padding_mask=padding)]
+        encoder = torch.nn.TransformerEncoder(layer, 1, enable_nested_tensor=True)
+        torch.testing.assert_close(encoder(y, src_key_padding_mask=padding), actual[2])
+    for a, e in zip(actual, expected, strict=True):
+        torch.testing.assert_close(a.cpu(), e)
+
+
+def test_attention_weights_in_inference() -> None:
+    attention = torch.nn.MultiheadAttention(8, 2, batch_first=True).eval()
+    x = torch.randn(2, 5, 8)
+    with torch.no_grad():
+        expected = attention(x, x, x, average_attn_weights=False)
+        y = x.to("tpu")
+        actual = attention.to("tpu")(y, y, y, average_attn_weights=False)
+    for a, e in zip(actual, expected, strict=True):
+        torch.testing.assert_close(a.cpu(), e)
+
+
 # -- interpolation and grids
 
 INTERPOLATIONS = [
@@ -349,7 +404,8 @@ INTERPOLATIONS = [
 @pytest.mark.parametrize(("axes", "name", "options"), INTERPOLATIONS)
 @pytest.mark.parametrize("size", [dict(scale_factor=2.0), dict(scale_factor=0.6)])
 def test_interpolation(axes: int, name: str, options: dict[str, Any], size: dict[str, Any]) -> None:
-    compare(lambda x: F.interpolate(x, mode=name, **size, **options), torch.randn(2, 2, *(5, 6, 4)[:axes]), rtol=1e-4, atol=1e-5)
+    x = torch.randn(2, 2, *(5, 6, 4)[:axes])
+    compare(lambda x: F.interpolate(x, mode=name, **size, **options), x, rtol=1e-4, atol=1e-5)
 
 
 def test_interpolation_of_bytes_rounds() -> None:
@@ -364,9 +420,8 @@ def test_interpolation_of_bytes_rounds() -> None:
 )
 def test_grid_sample(name: str, padding: str) -> None:
     grid = torch.rand(2, 4, 3, 2) * 3 - 1.5
-    compare(
-        lambda x, g: F.grid_sample(x, g, name, padding, align_corners=False), torch.randn(2, 3, 5, 6), grid, rtol=1e-4, atol=1e-4
-    )
+    image = torch.randn(2, 3, 5, 6)
+    compare(lambda x, g: F.grid_sample(x, g, name, padding, align_corners=False), image, grid, rtol=1e-4, atol=1e-4)
     if name != "bicubic":
         volume, points = torch.randn(2, 3, 4, 5, 6), torch.rand(2, 2, 3, 2, 3) * 3 - 1.5
         compare(lambda x, g: F.grid_sample(x, g, name, padding, align_corners=True), volume, points, rtol=1e-4, atol=1e-4)
@@ -395,7 +450,8 @@ def test_factorisations() -> None:
 @pytest.mark.parametrize("dtype", [torch.float64, torch.complex128])
 def test_solvers(dtype: torch.dtype) -> None:
     a, b = torch.randn(2, 4, 4, dtype=dtype), torch.randn(2, 4, 3, dtype=dtype)
-    compare(lambda a, b: (torch.linalg.solve(a, b), torch.linalg.solve(a, b.mT, left=False), torch.linalg.solve(a, b[..., 0])), a, b)
+    solve = torch.linalg.solve
+    compare(lambda a, b: (solve(a, b), solve(a, b.mT, left=False), solve(a, b[..., 0])), a, b)
     compare(lambda a: (torch.linalg.inv(a), torch.linalg.det(a), torch.linalg.slogdet(a)[1]), a)
     compare(lambda a: torch.linalg.det(a.mT), a)
     compare(lambda a, b: torch.linalg.solve_triangular(a.tril(), b, upper=False), a, b)

@@ -22,7 +22,8 @@ from torchtpu.ops.softmax import wide
 
 
 def _product(equation: str, a: jax.Array, b: jax.Array) -> jax.Array:
-    return jnp.einsum(equation, a, b, precision=precision_of(a.dtype), preferred_element_type=accumulator_of(a.dtype) or a.dtype)
+    dtype = accumulator_of(a.dtype) or a.dtype
+    return jnp.einsum(equation, a, b, precision=precision_of(a.dtype), preferred_element_type=dtype)
 
 
 def _grouped(x: jax.Array, heads: int) -> jax.Array:
@@ -88,7 +89,8 @@ def _attention_backward(
     dot = _grouped(jnp.sum(wide(g) * wide(result), axis=-1, keepdims=True), heads)
     q, g, logsumexp = _grouped(q, heads), _grouped(g, heads), _grouped(logsumexp, heads)
     scores = _scores(q, k, bias, is_causal, scale)
-    weights = jnp.exp(scores - jnp.where(jnp.isneginf(logsumexp), jnp.zeros_like(logsumexp), logsumexp).astype(scores.dtype)[..., None])
+    shift = jnp.where(jnp.isneginf(logsumexp), jnp.zeros_like(logsumexp), logsumexp)[..., None]
+    weights = jnp.exp(scores - shift)
     slope = weights * (_product("bhgqd,bhkd->bhgqk", g, v) - dot)
     gv = _product("bhgqk,bhgqd->bhkd", weights.astype(g.dtype), g)
     narrow = (slope * jnp.asarray(scale, slope.dtype)).astype(q.dtype)
@@ -121,7 +123,13 @@ def _choose(
 
 
 def fits(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor | None, dropout_p: float, is_causal: bool, grouped: bool
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    mask: torch.Tensor | None,
+    dropout_p: float,
+    is_causal: bool,
+    grouped: bool,
 ) -> bool:
     """Whether the fused op computes this attention. The rest, and every mistake, is for PyTorch's own composition."""
     return (

@@ -28,7 +28,6 @@ def correlate(
     spread: Sequence[int],
     dilation: Sequence[int],
     groups: int = 1,
-    batch_groups: int = 1,
 ) -> jax.Array:
     """Slide `w` over `x`.
 
@@ -39,7 +38,7 @@ def correlate(
         stride, dilation: steps of the window, and inside it.
         before: padding before x (negative crops).
         spread: x[i] is taken to sit at i * spread, with zeros between.
-        groups, batch_groups: XLA's feature_group_count and batch_group_count.
+        groups: into which the channels of x and of the result are divided.
     """
     axes = "DHW"[3 - len(size) :]
     padding = []
@@ -56,14 +55,19 @@ def correlate(
         dilation,
         tuple(name + axes for name in layout),
         feature_group_count=groups,
-        batch_group_count=batch_groups,
         precision=precision_of(x.dtype),
         preferred_element_type=accumulator_of(x.dtype),
     )
 
 
 def transposed(
-    x: jax.Array, w: jax.Array, size: Sequence[int], stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int], groups: int
+    x: jax.Array,
+    w: jax.Array,
+    size: Sequence[int],
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    groups: int,
 ) -> jax.Array:
     """Convolve backwards: `w` is (channels of x, channels of the result / groups, ...), `size` the result's."""
     w = _grouped_transpose(w, groups)
@@ -82,24 +86,31 @@ def _grouped_transpose(w: jax.Array, groups: int) -> jax.Array:
 
 
 def weight_gradient(
-    x: jax.Array, g: jax.Array, window: Sequence[int], stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int], groups: int
+    x: jax.Array,
+    g: jax.Array,
+    window: Sequence[int],
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    groups: int,
 ) -> jax.Array:
     """Return the gradient of a plain convolution's weight: (channels of g, channels of x / groups, *window)."""
-    return jnp.swapaxes(
-        correlate(
-            x,
-            g,
-            window,
-            layout=("CN", "IO", "NC"),
-            stride=dilation,
-            before=padding,
-            spread=[1] * len(window),
-            dilation=stride,
-            batch_groups=groups,
-        ),
-        0,
-        1,
+    n, channels, *space = x.shape
+    if groups > 1:  # the groups join the batch, which is summed over; XLA's batch_group_count computes all pairs of groups
+        x = jnp.swapaxes(x.reshape(n, groups, channels // groups, *space), 0, 1)
+        x = x.reshape(groups * n, channels // groups, *space)
+    gradient = correlate(
+        x,
+        g,
+        window,
+        layout=("CN", "IO", "NC"),
+        stride=dilation,
+        before=padding,
+        spread=[1] * len(window),
+        dilation=stride,
+        groups=groups,
     )
+    return jnp.swapaxes(gradient, 0, 1)
 
 
 def _per_dimension(count: int, *lists: Sequence[int]) -> list[list[int]]:

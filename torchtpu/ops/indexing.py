@@ -59,7 +59,8 @@ def _check_mask(_x: torch.Tensor, mask: torch.Tensor, *_: Any) -> None:
 
 def rows(index: jax.Array, size: int, wrap: bool = False) -> jax.Array:
     """Return an index as XLA wants it: int32 where that is enough, and `size` where it is out of range."""
-    index = index.astype(np.int64)
+    if index.dtype.itemsize < 4 or size >= 2**31:
+        index = index.astype(np.int64)
     if wrap:
         index = jnp.where(index < 0, index + size, index)
     valid = (index >= 0) & (index < size)
@@ -295,10 +296,11 @@ def masked_scatter_backward(grad: jax.Array, mask: jax.Array, sizes: Sequence[in
 
 @rule("aten::nonzero_static")
 def nonzero_static(x: jax.Array, size: int, fill_value: int) -> jax.Array:
-    flat = x.reshape(-1) != 0
-    place = jnp.where(flat, _ranks(flat), size)
-    found = jnp.full(size, -1, np.int64).at[place].set(jnp.arange(flat.size, dtype=np.int64), mode="drop")
-    if not x.size:
+    if not x.size or not x.ndim:
         return jnp.full((size, x.ndim), fill_value, np.int64)
-    positions = jnp.stack(jnp.unravel_index(jnp.maximum(found, 0), x.shape), -1) if x.ndim else jnp.zeros((size, 0), np.int64)
+    flat = x.reshape(-1) != 0
+    order = _ranks(flat)
+    place = jnp.where(flat, order, size)
+    found = jnp.full(size, -1, order.dtype).at[place].set(jnp.arange(flat.size, dtype=order.dtype), mode="drop")
+    positions = jnp.stack(jnp.unravel_index(jnp.maximum(found, 0), x.shape), -1).astype(np.int64)
     return jnp.where(found[:, None] < 0, fill_value, positions)

@@ -58,7 +58,14 @@ def _checked(kernel: Callable[..., Any], matrix: torch.Tensor, *args: Any, check
 
 
 def solve_triangular(
-    a: jax.Array, b: jax.Array, *, upper: bool, left: bool = True, unit: bool = False, transpose: bool = False, conj: bool = False
+    a: jax.Array,
+    b: jax.Array,
+    *,
+    upper: bool,
+    left: bool = True,
+    unit: bool = False,
+    transpose: bool = False,
+    conj: bool = False,
 ) -> jax.Array:
     """Solve A X = B (or X A = B) for triangular matrices whose batches broadcast."""
     lead = jnp.broadcast_shapes(a.shape[:-2], b.shape[:-2])
@@ -76,7 +83,9 @@ def _solve_triangular(a: jax.Array, b: jax.Array, upper: bool, left: bool, unitr
 
 
 @rule("aten::triangular_solve")
-def _triangular_solve(b: jax.Array, a: jax.Array, upper: bool, transpose: bool, unitriangular: bool) -> tuple[jax.Array, jax.Array]:
+def _triangular_solve(
+    b: jax.Array, a: jax.Array, upper: bool, transpose: bool, unitriangular: bool
+) -> tuple[jax.Array, jax.Array]:
     solution = solve_triangular(a, b, upper=upper, unit=unitriangular, transpose=transpose)
     return solution, jnp.broadcast_to(a, solution.shape[:-2] + a.shape[-2:])
 
@@ -219,7 +228,9 @@ def _lu_solve(factors: jax.Array, pivots: jax.Array, b: jax.Array, left: bool, a
 
 
 @rule("aten::_linalg_solve_ex", meta=True)
-def _solve_ex(a: jax.Array, b: jax.Array, left: bool, check_errors: bool, *, out: Sequence[torch.Tensor]) -> tuple[jax.Array, ...]:
+def _solve_ex(
+    a: jax.Array, b: jax.Array, left: bool, check_errors: bool, *, out: Sequence[torch.Tensor]
+) -> tuple[jax.Array, ...]:
     factors, pivots, info = lu(a)
     is_vector = b.ndim == 1 or (b.ndim == a.ndim - 1 and b.shape == a.shape[:-1])
     b = b[..., None] if is_vector else b

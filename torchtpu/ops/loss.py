@@ -176,9 +176,7 @@ def _margins(
 
 
 @rule("aten::multi_margin_loss", dynamic="margin")
-def _multi_margin(
-    x: jax.Array, target: jax.Array, p: Any, margin: Any, weight: jax.Array | None, reduction: int
-) -> jax.Array:
+def _multi_margin(x: jax.Array, target: jax.Array, p: Any, margin: Any, weight: jax.Array | None, reduction: int) -> jax.Array:
     inside, _, scale = _margins(wide(x), target, p, margin, weight)
     losses = jnp.mean(scale * (inside if p == 1 else inside * inside), axis=1)
     return reduce(losses if x.ndim > 1 or reduction != _NONE else losses[0], reduction)

@@ -42,12 +42,17 @@ def contract(a: jax.Array, b: jax.Array, dimensions: Any = _MATRICES) -> jax.Arr
 
 def add(addend: jax.Array, product: jax.Array, beta: Any, alpha: Any) -> jax.Array:
     """Return beta * addend + alpha * product. With beta 0 the addend is not read: NaN does not spread from it."""
-    if not (isinstance(alpha, (int, float)) and alpha == 1):
+    if not _is(alpha, 1):
         product = product * jnp.asarray(alpha).astype(product.dtype)
-    if isinstance(beta, (int, float)) and beta == 0:
+    if _is(beta, 0):
         return product
     addend = addend.astype(product.dtype)
-    return product + (addend if isinstance(beta, (int, float)) and beta == 1 else addend * jnp.asarray(beta).astype(addend.dtype))
+    return product + (addend if _is(beta, 1) else addend * jnp.asarray(beta).astype(addend.dtype))
+
+
+def _is(number: Any, value: int) -> bool:
+    """Whether a number is part of the program (see `Rule.unit`) and has this value."""
+    return isinstance(number, (int, float, complex)) and number == value
 
 
 def sum_to(x: jax.Array, shape: Sequence[int]) -> jax.Array:
@@ -107,6 +112,6 @@ def _addbmm(addend: jax.Array, a: jax.Array, b: jax.Array, beta: Any, alpha: Any
 def _addr(addend: jax.Array, a: jax.Array, b: jax.Array, beta: Any, alpha: Any) -> jax.Array:
     if addend.dtype == bool:
         product = a[:, None] & b & jnp.asarray(alpha, bool)
-        return product if isinstance(beta, (int, float)) and beta == 0 else product | (addend & jnp.asarray(beta, bool))
+        return product if _is(beta, 0) else product | (addend & jnp.asarray(beta, bool))
     wide = accumulator_of(a.dtype) or a.dtype
     return add(addend, a.astype(wide)[:, None] * b.astype(wide), beta, alpha)

@@ -37,6 +37,11 @@ def _input_gradient(g: jax.Array, normal: jax.Array, rstd: jax.Array, axes: Sequ
     return rstd * (g - jnp.mean(g, axes, keepdims=True) - normal * jnp.mean(g * normal, axes, keepdims=True))
 
 
+def _saved(statistics: jax.Array, out: torch.Tensor) -> jax.Array:
+    """Return statistics for the backward pass, or the empty result that PyTorch has where there is none."""
+    return statistics if out.numel() == statistics.size else jnp.zeros(tuple(out.shape), statistics.dtype)
+
+
 # -- batch
 
 
@@ -74,8 +79,7 @@ def _batch_norm(
     rstd = lax.rsqrt(var + eps)
     parameters = [None if p is None else _by_channel(p, x) for p in (weight, bias)]
     result = _affine((x - mean) * rstd, *parameters)
-    # In evaluation PyTorch saves nothing; its meta kernel says what stands for that.
-    saved = [s.ravel() if o.numel() == s.size else jnp.zeros(tuple(o.shape), s.dtype) for s, o in zip((mean, rstd), out[1:3], strict=True)]
+    saved = [_saved(s.ravel(), o) for s, o in zip((mean, rstd), out[1:3], strict=True)]
     return result, *saved, running_mean, running_var
 
 
@@ -86,7 +90,14 @@ rule("aten::_native_batch_norm_legit", "aten::_native_batch_norm_legit_functiona
 
 @rule("aten::_native_batch_norm_legit.no_stats", meta=True, dynamic=_NUMBERS)
 def _batch_norm_no_stats(
-    x: jax.Array, weight: jax.Array | None, bias: jax.Array | None, training: bool, momentum: Any, eps: Any, *, out: Sequence[Any]
+    x: jax.Array,
+    weight: jax.Array | None,
+    bias: jax.Array | None,
+    training: bool,
+    momentum: Any,
+    eps: Any,
+    *,
+    out: Sequence[Any],
 ) -> tuple[jax.Array | None, ...]:
     return _batch_norm(x, weight, bias, None, None, True, momentum, eps, out=out)[:3]
 
@@ -149,13 +160,18 @@ def _batch_norm_backward_reserved(g: jax.Array, x: jax.Array, weight: jax.Array,
 
 @rule("aten::native_layer_norm", meta=True, dynamic="eps")
 def _layer_norm(
-    x: jax.Array, normalized_shape: Sequence[int], weight: jax.Array | None, bias: jax.Array | None, eps: Any, *, out: Sequence[Any]
+    x: jax.Array,
+    normalized_shape: Sequence[int],
+    weight: jax.Array | None,
+    bias: jax.Array | None,
+    eps: Any,
+    *,
+    out: Sequence[Any],
 ) -> tuple[jax.Array, ...]:
     x = wide(x)
     mean, var = moments(x, range(x.ndim - len(normalized_shape), x.ndim))
     rstd = lax.rsqrt(var + eps)
-    saved = [jnp.zeros(tuple(o.shape), s.dtype) if o.numel() != s.size else s for s, o in zip((mean, rstd), out[1:], strict=True)]
-    return _affine((x - mean) * rstd, weight, bias), *saved
+    return _affine((x - mean) * rstd, weight, bias), _saved(mean, out[1]), _saved(rstd, out[2])
 
 
 @rule("aten::native_layer_norm_backward")
@@ -184,7 +200,9 @@ def _layer_norm_backward(
 
 
 @composite("aten::rms_norm")
-def _rms_norm(x: torch.Tensor, normalized_shape: Sequence[int], weight: torch.Tensor | None = None, eps: float | None = None) -> torch.Tensor:
+def _rms_norm(
+    x: torch.Tensor, normalized_shape: Sequence[int], weight: torch.Tensor | None = None, eps: float | None = None
+) -> torch.Tensor:
     if weight is not None and weight.dtype != x.dtype:  # PyTorch's own composition has a rule for this
         return torch.ops.aten.rms_norm.default.decompose(x, normalized_shape, weight, eps)
     return torch.ops.aten._fused_rms_norm.default(x, normalized_shape, weight, eps)[0]

@@ -92,7 +92,7 @@ def max_pool(x: jax.Array, windows: Sequence[Windows]) -> tuple[jax.Array, jax.A
     for k in range(len(windows) - 1, -1, -1):
         axis = x.ndim - len(windows) + k
         initial = initial + _along(windows[k].starts * stride, x.ndim, axis).astype(np.int32)
-        shape = value.shape[:axis] + (len(windows[k].starts),) + value.shape[axis + 1 :]
+        shape = (*value.shape[:axis], len(windows[k].starts), *value.shape[axis + 1 :])
         best, best_position = jnp.full(shape, fill), jnp.broadcast_to(initial, shape)
         there = windows[k].values(position, axis, jnp.int32(0)) if position is not None else iter(lambda: 0, None)
         for tap, v, p in zip(windows[k].taps, windows[k].values(value, axis, fill), there, strict=False):
@@ -106,7 +106,9 @@ def max_pool(x: jax.Array, windows: Sequence[Windows]) -> tuple[jax.Array, jax.A
 
 
 def _max_pool(axes: int) -> Any:
-    def pool(x: jax.Array, kernel: Ints, stride: Ints, padding: Ints, dilation: Ints, ceil_mode: bool, *, out: Sequence[Any]) -> Any:
+    def pool(
+        x: jax.Array, kernel: Ints, stride: Ints, padding: Ints, dilation: Ints, ceil_mode: bool, *, out: Sequence[Any]
+    ) -> Any:
         counts = out[0].shape[-axes:]
         kernel = _per_axis(axes, kernel)
         sides = zip(
@@ -223,7 +225,8 @@ class _Average:
         x = self._fit(x)
         padding = [(max(a, 0), max(b, 0)) for a, b in self.padding]
         total = lax.reduce_window(x, np.zeros((), x.dtype), lax.add, self.window, self.stride, padding)
-        return total // self.divisor if jnp.issubdtype(x.dtype, jnp.integer) else total / self.divisor.astype(x.dtype)
+        divisor = jnp.broadcast_to(self.divisor.astype(x.dtype), total.shape)
+        return lax.div(total, divisor)  # integers are rounded towards zero
 
     def _fit(self, x: jax.Array) -> jax.Array:
         """Leave out what no window reaches."""

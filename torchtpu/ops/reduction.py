@@ -255,5 +255,3 @@ def histc(x: jax.Array, bins: int, low: float, high: float) -> jax.Array:
     place = jnp.where(inside, (x - low) * jnp.asarray(bins, x.dtype) / (high - low), 0).astype(np.int32)
     place = jnp.where(inside, jnp.minimum(place, bins - 1), bins)  # the last bin is closed on the right
     return jnp.zeros(bins, x.dtype).at[place].add(jnp.ones((), x.dtype), mode="drop")
-
-

@@ -104,7 +104,9 @@ def rule(*names: str, **options: Any) -> Callable[[Callable[..., Any]], Callable
     return add
 
 
-def elementwise(*names: str, promotion: Promotion = Promotion.DEFAULT, **options: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def elementwise(
+    *names: str, promotion: Promotion = Promotion.DEFAULT, **options: Any
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Register an elementwise lowering: arguments arrive in the computation dtype, the result is cast to torch's."""
     return rule(*names, promotion=promotion, **options)
 

@@ -112,7 +112,9 @@ def _apply(x: jax.Array, axis: int, table: Table) -> jax.Array:
     if weights is None:
         size, count = x.shape[axis], len(inputs)
         if count % size == 0 and (inputs[:, 0] == np.arange(count) // (count // size)).all():
-            repeated = jnp.broadcast_to(jnp.expand_dims(x, axis + 1), (*x.shape[: axis + 1], count // size, *x.shape[axis + 1 :]))
+            repeated = jnp.broadcast_to(
+                jnp.expand_dims(x, axis + 1), (*x.shape[: axis + 1], count // size, *x.shape[axis + 1 :])
+            )
             return repeated.reshape(*x.shape[:axis], count, *x.shape[axis + 1 :])
         return jnp.take(x, inputs[:, 0], axis=axis)
     total = jnp.zeros((), x.dtype)
