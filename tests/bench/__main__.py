@@ -44,8 +44,8 @@ def main(names: list[str]) -> int:
     if not names:
         versions = f"torch {torch.__version__}, jax {jax.__version__}, Python {platform.python_version()}"
         head = (
-            "# Benchmarks\n\nMedians of interleaved rounds in one process; `make bench` writes this file. Times are of one noisy\n"
-            f"machine: trust the ratios. HBM peaks: tensors measured, temporaries as compiled by XLA.\n\n"
+            "# Benchmarks\n\nMedians of interleaved rounds in one process; `make bench` writes this file. Times are of one\n"
+            f"noisy machine: trust the ratios. HBM peaks: tensors measured, temporaries as compiled by XLA.\n\n"
             f"{platform.machine()}, {torch.get_num_threads()} threads, {torch.tpu.get_device_name()}, {versions}, "
             f"torchtpu {torchtpu.__version__}.\n\n"
         )
