@@ -11,7 +11,9 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import torch
 from jax import lax
+from torch._prims_common import suggest_memory_format
 
 from torchtpu.ops.matmul import accumulator_of, precision_of
 from torchtpu.ops.registry import rule
@@ -118,7 +120,16 @@ def _per_dimension(count: int, *lists: Sequence[int]) -> list[list[int]]:
     return [list(values) * count if len(values) == 1 else list(values) for values in lists]
 
 
-@rule("aten::convolution", meta=True, precision=True)
+def _metadata(x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor | None, *rest: Any) -> torch.Tensor:
+    """Check what PyTorch's CPU kernels check, and keep channels_last as they do: its meta kernel cannot know the device."""
+    if min(rest[1], default=0) < 0:
+        raise RuntimeError("negative padding is not supported")
+    result = torch.ops.aten.convolution.default(x, w, bias, *rest)
+    chosen = {suggest_memory_format(t) for t in (x, w)} - {torch.contiguous_format}
+    return result.contiguous(memory_format=chosen.pop()) if chosen else result
+
+
+@rule("aten::convolution", meta=True, precision=True, metadata=_metadata)
 def convolution(
     x: jax.Array,
     w: jax.Array,

@@ -6,8 +6,9 @@ from typing import Any
 
 import jax.numpy as jnp
 from jax import Array
+from torch import Tensor
 
-from torchtpu.ops.registry import rule
+from torchtpu.ops.registry import entry, rule
 
 
 @rule("aten::copy", ignores="self", meta=True)
@@ -20,6 +21,16 @@ def copy(_self: Any, src: Array, non_blocking: bool, *, out: list[Any]) -> Array
 def clone(x: Array, memory_format: Any) -> Array:
     """The memory format is in the result's strides, which the core follows."""
     return x
+
+
+@entry("aten::_copy_from")
+def copy_from(_kernel: Any, source: Tensor, target: Tensor, non_blocking: bool = False) -> Tensor:
+    return target.copy_(source, non_blocking)
+
+
+@entry("aten::_copy_from_and_resize")
+def copy_from_and_resize(_kernel: Any, source: Tensor, target: Tensor) -> Tensor:
+    return target.resize_(source.shape).copy_(source)
 
 
 # Outside a decomposition, PyTorch makes it of `empty` and `copy_`.

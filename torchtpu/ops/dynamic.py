@@ -92,18 +92,15 @@ def index(kernel: Any, x: Tensor, indices: Sequence[Tensor | None], **out: Tenso
     return kernel(x, indices if _plain(x, indices) else positions(x, indices), **out)
 
 
-def _index_put(kernel: Any, x: Tensor, indices: Any, values: Tensor, *flags: bool, accumulate: bool = False) -> Tensor:
-    accumulate = flags[0] if flags else accumulate
-    return kernel(x, indices if _plain(x, indices) else _where(x, indices, values, accumulate), values, accumulate, *flags[1:])
-
-
 def _where(x: Tensor, indices: Sequence[Tensor | None], values: Tensor, accumulate: bool) -> list[Tensor | None]:
     """Return the positions to write to."""
-    masks = [k for k, i in enumerate(indices) if i is not None]
+    given = [k for k, i in enumerate(indices) if i is not None]
     known = None
-    if accumulate and len(masks) == 1 and torch._C._current_graph_task_id() != -1:
+    if accumulate and len(given) == 1 and torch._C._current_graph_task_id() != -1:
         # The gradient of x[mask]: its size says how many elements the mask chooses.
-        known = values.shape[masks[0]]
+        k = given[0]
+        if values.dim() == x.dim() - indices[k].dim() + 1 and values.shape[k] != 1:
+            known = values.shape[k]
     return positions(x, indices, known)
 
 
@@ -120,17 +117,19 @@ def _lone_mask(x: Tensor, indices: Sequence[Tensor | None], values: Tensor) -> T
 
 
 @entry("aten::index_put", "aten::_unsafe_index_put")
-def index_put(kernel: Any, x: Tensor, indices: Any, values: Tensor, *flags: bool, **named: bool) -> Tensor:
-    return _index_put(kernel, x, indices, values, *flags, **named)
+def index_put(kernel: Any, x: Tensor, indices: Any, values: Tensor, accumulate: bool = False, *unsafe: bool) -> Tensor:
+    if not _plain(x, indices):
+        indices = _where(x, indices, values, accumulate)
+    return kernel(x, indices, values, accumulate, *unsafe)
 
 
 @entry("aten::index_put_", "aten::_index_put_impl_")
-def index_put_(kernel: Any, x: Tensor, indices: Any, values: Tensor, *flags: bool, **named: bool) -> Tensor:
-    if not (flags and flags[0]) and not named.get("accumulate"):
+def index_put_(kernel: Any, x: Tensor, indices: Any, values: Tensor, accumulate: bool = False, *unsafe: bool) -> Tensor:
+    if not accumulate and x.dtype == values.dtype:
         mask = _lone_mask(x, indices, values)
-        if mask is not None and x.dtype == values.dtype:
+        if mask is not None:
             return aten.masked_fill_.Tensor(x, mask, values.reshape(()))
-    return _index_put(kernel, x, indices, values, *flags, **named)
+    return index_put(kernel, x, indices, values, accumulate, *unsafe)
 
 
 def _out(name: str, function: Callable[..., Tensor]) -> None:

@@ -14,9 +14,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import torch
+from jax import lax
 
 from torchtpu.ops.reduction import accumulation_dtype, wide
 from torchtpu.ops.registry import rule
+from torchtpu.ops.scan import scan
 
 Index = jax.Array | slice
 
@@ -43,7 +45,7 @@ def _check_slices(x: torch.Tensor, dim: int, _index: torch.Tensor, source: torch
         )
 
 
-def _check_count(_x: torch.Tensor, dim: int, index: torch.Tensor, source: torch.Tensor) -> None:
+def _check_count(_x: torch.Tensor, dim: int, index: torch.Tensor, source: torch.Tensor, *_: Any) -> None:
     count = source.shape[dim] if source.dim() else 1
     if index.numel() != count:  # the meta kernel raises a RuntimeError with these words
         raise IndexError(f"index_copy_(): Number of indices ({index.numel()}) should be equal to source.size(dim) ({count})")
@@ -273,7 +275,7 @@ def index_reduce(x: jax.Array, dim: int, index: jax.Array, source: jax.Array, re
 
 def _ranks(mask: jax.Array) -> jax.Array:
     """Return, for each element that a flat mask chooses, how many are chosen before it."""
-    return jnp.cumsum(mask, dtype=np.int32 if mask.size < 2**31 else np.int64) - 1
+    return scan(mask.astype(np.int32 if mask.size < 2**31 else np.int64), 0, lax.add) - 1
 
 
 @rule("aten::masked_scatter", check=_check_mask)

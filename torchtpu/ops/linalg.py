@@ -7,6 +7,7 @@ so its errors, are worked out from the factors. Left to the CPU fallback: genera
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import jax
@@ -44,14 +45,23 @@ def _first(bad: jax.Array) -> jax.Array:
     return jnp.where(bad.any(-1), jnp.argmax(bad, -1) + 1, 0).astype(jnp.int32)
 
 
-@entry("aten::linalg_cholesky_ex", "aten::linalg_inv_ex", "aten::linalg_lu_factor_ex", "aten::_linalg_solve_ex")
-def _checked(kernel: Callable[..., Any], matrix: torch.Tensor, *args: Any, check_errors: bool = False, **kwargs: Any) -> Any:
+def _checked(
+    name: str, kernel: Callable[..., Any], matrix: torch.Tensor, *args: Any, check_errors: bool = False, **kwargs: Any
+) -> Any:
     """Raise for a matrix that could not be factored, where the caller asks for that: it waits for the result."""
     results = kernel(matrix, *args, **kwargs)
     if check_errors:
-        names = {2: "linalg.cholesky_ex", 3: "linalg.lu_factor_ex", 4: "linalg.solve_ex"}
-        torch._linalg_check_errors(results[-1], names[len(results)], is_matrix=matrix.dim() == 2)
+        torch._linalg_check_errors(results[-1], name, is_matrix=matrix.dim() == 2)
     return results
+
+
+for _op, _name in (
+    ("linalg_cholesky_ex", "linalg.cholesky_ex"),
+    ("linalg_inv_ex", "linalg.inv_ex"),
+    ("linalg_lu_factor_ex", "linalg.lu_factor_ex"),
+    ("_linalg_solve_ex", "linalg.solve_ex"),
+):
+    entry(f"aten::{_op}")(partial(_checked, _name))
 
 
 # -- triangular matrices
@@ -302,6 +312,22 @@ def _eigh(a: jax.Array, uplo: str, compute_v: bool, *, out: Sequence[torch.Tenso
         return jnp.zeros(tuple(out[0].shape), a.real.dtype), _empty(out[1], a)
     vectors, values = lax.linalg.eigh(a, lower=uplo.upper() == "L", symmetrize_input=False)
     return values, vectors if compute_v else _empty(out[1], a)
+
+
+def _geqrf_metadata(x: torch.Tensor, **out: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """torch has no meta kernel (2.13). The factors are stored by columns, as LAPACK has them."""
+    sizes = tuple(x.shape), (*x.shape[:-2], min(x.shape[-2:]))
+    if out:
+        return tuple(o.resize_(s) for o, s in zip(out.values(), sizes, strict=True))
+    return x.new_empty(sizes[0]).mT.contiguous().mT, x.new_empty(sizes[1])
+
+
+@rule("aten::geqrf", metadata=_geqrf_metadata)
+def _geqrf(a: jax.Array) -> tuple[jax.Array, jax.Array]:
+    if 0 in a.shape:
+        return a, jnp.zeros((*a.shape[:-2], min(a.shape[-2:])), a.dtype)
+    factors, tau = jnp.linalg.qr(a, mode="raw")
+    return jnp.swapaxes(factors, -1, -2), tau
 
 
 @rule("aten::linalg_householder_product")

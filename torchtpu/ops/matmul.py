@@ -115,3 +115,13 @@ def _addr(addend: jax.Array, a: jax.Array, b: jax.Array, beta: Any, alpha: Any) 
         return product if _is(beta, 0) else product | (addend & jnp.asarray(beta, bool))
     wide = accumulator_of(a.dtype) or a.dtype
     return add(addend, a.astype(wide)[:, None] * b.astype(wide), beta, alpha)
+
+
+@rule("aten::linear_backward", precision=True)
+def _linear_backward(x: jax.Array, grad: jax.Array, weight: jax.Array, wanted: Sequence[bool]) -> tuple[jax.Array | None, ...]:
+    rows, grads = x.reshape(-1, x.shape[-1]), grad.reshape(-1, grad.shape[-1])
+    return (
+        contract(grads, weight).reshape(x.shape) if wanted[0] else None,
+        contract(grads.T, rows) if wanted[1] else None,
+        jnp.sum(grads, 0, dtype=accumulator_of(grads.dtype)) if wanted[2] else None,
+    )

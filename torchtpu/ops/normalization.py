@@ -12,8 +12,9 @@ import jax
 import jax.numpy as jnp
 import torch
 from jax import lax
+from torch import Tensor
 
-from torchtpu.ops.registry import composite, rule
+from torchtpu.ops.registry import composite, entry, rule
 from torchtpu.ops.softmax import wide
 
 Mask = Sequence[bool]
@@ -86,6 +87,14 @@ def _batch_norm(
 _NUMBERS = ("momentum", "eps")
 rule("aten::native_batch_norm", meta=True, dynamic=_NUMBERS, writes=("running_mean", "running_var"))(_batch_norm)
 rule("aten::_native_batch_norm_legit", "aten::_native_batch_norm_legit_functional", meta=True, dynamic=_NUMBERS)(_batch_norm)
+
+
+@entry("aten::_native_batch_norm_legit.out", "aten::_native_batch_norm_legit.no_stats_out")
+def _batch_norm_out(_kernel: Any, *args: Any, out: Tensor, save_mean: Tensor, save_invstd: Tensor) -> tuple[Tensor, ...]:
+    targets = out, save_mean, save_invstd
+    for target, result in zip(targets, torch.ops.aten._native_batch_norm_legit(*args), strict=True):
+        target.resize_(result.shape).copy_(result)
+    return targets
 
 
 @rule("aten::_native_batch_norm_legit.no_stats", meta=True, dynamic=_NUMBERS)
@@ -203,7 +212,10 @@ def _layer_norm_backward(
 def _rms_norm(
     x: torch.Tensor, normalized_shape: Sequence[int], weight: torch.Tensor | None = None, eps: float | None = None
 ) -> torch.Tensor:
-    if weight is not None and weight.dtype != x.dtype:  # PyTorch's own composition has a rule for this
+    sizes = tuple(normalized_shape)
+    fits = sizes and tuple(x.shape[-len(sizes) :]) == sizes
+    if not fits or (weight is not None and (weight.dtype != x.dtype or tuple(weight.shape) != sizes)):
+        # PyTorch's own composition has a rule for mixed dtypes, and words for mistakes.
         return torch.ops.aten.rms_norm.default.decompose(x, normalized_shape, weight, eps)
     return torch.ops.aten._fused_rms_norm.default(x, normalized_shape, weight, eps)[0]
 

@@ -165,7 +165,7 @@ def _fractional_max_pool(axes: int) -> Any:
     def pool(x: jax.Array, kernel: Ints, counts: Ints, samples: jax.Array) -> tuple[jax.Array, jax.Array]:
         kernel, counts = _per_axis(axes, kernel), _per_axis(axes, counts)
         lead, space = x.shape[: x.ndim - axes], x.shape[x.ndim - axes :]
-        samples = wide(samples).reshape(*lead, axes)
+        samples = wide(samples if len(lead) > 1 else samples[0]).reshape(*lead, axes)
         order = (1, 0) if axes == 2 else (0, 1, 2)  # in two dimensions the first sample is for the width
         flat = jnp.zeros((*lead, *[1] * (2 * axes)), jnp.int32)
         for d in range(axes):
@@ -318,6 +318,15 @@ def _adaptive_avg_pool_backward(axes: int) -> Any:
     return backward
 
 
+def _resized_metadata(x: torch.Tensor, size: Ints, *, out: torch.Tensor) -> torch.Tensor:
+    """torch has no meta kernels of the `out=` overloads (2.13)."""
+    return out.resize_(*x.shape[: x.dim() - len(size)], *size)
+
+
 for _axes in (2, 3):
     rule(f"aten::_adaptive_avg_pool{_axes}d")(_adaptive_avg_pool)
+    rule(f"aten::adaptive_avg_pool{_axes}d.out", metadata=_resized_metadata)(_adaptive_avg_pool)
     rule(f"aten::_adaptive_avg_pool{_axes}d_backward")(_adaptive_avg_pool_backward(_axes))
+rule("aten::adaptive_avg_pool3d_backward.grad_input", metadata=lambda g, x, *, grad_input: grad_input.resize_(x.shape))(
+    _adaptive_avg_pool_backward(3)
+)

@@ -219,6 +219,19 @@ def norm(x: jax.Array, p: float | None, dim: Dims, keepdim: bool, dtype: torch.d
     return vector_norm(x, 2 if p is None else p, dim, keepdim, dtype, out=out)
 
 
+def _native_norm_metadata(
+    x: torch.Tensor, p: Any = 2, dim: Sequence[int] = (), keepdim: bool = False, dtype: torch.dtype | None = None
+) -> torch.Tensor:
+    return torch.linalg.vector_norm(x, 2 if p is None else p, dim or None, keepdim, dtype=dtype)
+
+
+@rule("aten::native_norm", "aten::native_norm.ScalarOpt_dim_dtype", meta=True, metadata=_native_norm_metadata)
+def native_norm(
+    x: jax.Array, p: float | None, dim: Dims = None, keepdim: bool = False, dtype: torch.dtype | None = None, *, out: Meta
+) -> jax.Array:
+    return norm(x, p, dim, keepdim, dtype, out=out)
+
+
 @rule("aten::logsumexp", meta=True)
 def logsumexp(x: jax.Array, dim: Dims, keepdim: bool, *, out: Meta) -> jax.Array:
     x, axes = accumulated(x, out), axes_of(x, dim)

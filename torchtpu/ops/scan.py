@@ -62,6 +62,10 @@ def _running_extremum(combine: Combine, name: str) -> None:
         place = lax.broadcasted_iota(np.int32 if x.shape[dim] < 2**31 else np.int64, x.shape, dim)
         return values, scan(jnp.where((x == values) | (x != x), place, 0), dim, lax.max).astype(np.int64)
 
+    @rule(f"{name.replace('::', '::_')}_helper", ignores=("values", "indices"), metadata=lambda *_: None)
+    def into(x: jax.Array, _values: None, _indices: None, dim: int) -> tuple[jax.Array, jax.Array]:
+        return running(x, dim)
+
 
 _running_extremum(lax.max, "aten::cummax")
 _running_extremum(lax.min, "aten::cummin")

@@ -9,9 +9,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import torch
+from jax import lax
 
 from torchtpu.ops.reduction import wide
 from torchtpu.ops.registry import rule
+from torchtpu.ops.scan import scan
 from torchtpu.ops.sorting import count_before
 
 _START = {"sum": 0.0, "mean": 0.0, "prod": 1.0, "max": -math.inf, "min": math.inf}
@@ -24,7 +26,7 @@ def _pieces(lengths: jax.Array | None, offsets: jax.Array | None, size: int) -> 
         lengths = jnp.diff(offsets, axis=-1)
     lengths = lengths.reshape(-1, lengths.shape[-1])
     places = jnp.broadcast_to(jnp.arange(size, dtype=lengths.dtype), (lengths.shape[0], size))
-    return lengths, count_before(jnp.cumsum(lengths, -1), places, right=True)
+    return lengths, count_before(scan(lengths, 1, lax.add), places, right=True)
 
 
 def _metadata(

@@ -37,13 +37,11 @@ def read_as(view: str, *names: str, inner: bool = False) -> None:
 
     @rule(*(f"aten::{name}" for name in names), inner=inner)
     def read(x: jax.Array, *args: Any) -> list[jax.Array]:
-        return [view.read(x) for view in windows(op, x, *args[:positional])]
+        return [window.read(x) for window in windows(op, x, *args[:positional])]
 
 
 for _view, _copy in {
-    "_reshape_alias": "_reshape_alias_copy",
     "alias": "alias_copy",
-    "as_strided": "as_strided_copy",
     "detach": "detach_copy",
     "diagonal": "diagonal_copy",
     "expand": "expand_copy",
@@ -65,6 +63,9 @@ for _view, _copy in {
 }.items():
     read_as(_view, _view, _copy)
 read_as("alias", "lift_fresh_copy")
+# Windows on a storage, which only PyTorch's own kernels see.
+read_as("_reshape_alias", "_reshape_alias", "_reshape_alias_copy", inner=True)
+read_as("as_strided", "as_strided", "as_strided_copy", inner=True)
 read_as("narrow", "narrow_copy")
 read_as("split.Tensor", "unsafe_split.Tensor", inner=True)
 read_as("split_with_sizes", "unsafe_split_with_sizes", inner=True)
