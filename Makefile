@@ -54,6 +54,7 @@ test: setup
 	$(PY) -m pytest --ignore=tests/conformance $(ARGS)
 
 # All of PyTorch's operator databases: hours. It goes on where it was interrupted, unless the code has changed.
+conformance: export TORCHTPU_CACHE_DIR = build/conformance-programs
 conformance: $(INSTALLED)
 	$(PY) -m tests.conformance --jobs 2 --json build/conformance --mode strict defer_and_fuse --page docs/ops.md $(ARGS)
 	$(PY) -m tests.conformance --jobs 2 --json build/conformance-debug --mode debug --max-samples 1 $(ARGS)

@@ -26,6 +26,7 @@ DECLARED: dict[str, tuple[str, ...]] = {
         "error scatter * *",
         "error scatter_add * *",
     ),
+    "an accelerator cannot raise for probabilities that are negative, infinite or all zero": ("error multinomial * *",),
     "IndexError, as every operator raises for a dimension that does not exist": ("error narrow_copy * *",),
     "the CPU refuses an input as `out`, because it writes while it reads; here the result is right": (
         "error masked_select * *",
@@ -42,8 +43,18 @@ DECLARED: dict[str, tuple[str, ...]] = {
     ),
 }
 
+_NO_EIG = "XLA decomposes matrices that are not symmetric on the CPU only"
+_NO_LDL = "XLA has no LDL factorization"
+
 # Why an ATen overload runs on the CPU.
-FALLBACKS: dict[str, str] = {}
+FALLBACKS: dict[str, str] = {
+    "aten::_linalg_eigvals": _NO_EIG,
+    "aten::linalg_eig": _NO_EIG,
+    "aten::linalg_eig.out": _NO_EIG,
+    "aten::linalg_eigvals.out": _NO_EIG,
+    "aten::linalg_ldl_factor_ex.out": _NO_LDL,
+    "aten::linalg_ldl_solve.out": _NO_LDL,
+}
 
 _NESTED = "PyTorch's Python class of nested tensors implements it: no device does"
 

@@ -124,6 +124,8 @@ def _metadata(x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor | None, *rest
     """Check what PyTorch's CPU kernels check, and keep channels_last as they do: its meta kernel cannot know the device."""
     if min(rest[1], default=0) < 0:
         raise RuntimeError("negative padding is not supported")
+    if min(rest[2], default=1) <= 0:
+        raise RuntimeError("dilation should be greater than zero")
     result = torch.ops.aten.convolution.default(x, w, bias, *rest)
     chosen = {suggest_memory_format(t) for t in (x, w)} - {torch.contiguous_format}
     return result.contiguous(memory_format=chosen.pop()) if chosen else result

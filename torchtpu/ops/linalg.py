@@ -142,9 +142,9 @@ def _cholesky_ex(a: jax.Array, upper: bool, check_errors: bool) -> tuple[jax.Arr
     return factor, info
 
 
-@entry("aten::cholesky")
-def _cholesky(kernel: Any, matrix: torch.Tensor, upper: bool = False) -> torch.Tensor:
-    return torch.linalg.cholesky(matrix, upper=upper)  # checks `info`
+@entry("aten::cholesky", "aten::cholesky.out")
+def _cholesky(kernel: Any, matrix: torch.Tensor, upper: bool = False, **out: torch.Tensor) -> torch.Tensor:
+    return torch.linalg.cholesky(matrix, upper=upper, **out)  # checks `info`
 
 
 @rule("aten::_cholesky_solve_helper")

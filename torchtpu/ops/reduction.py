@@ -145,7 +145,15 @@ _extremum(jnp.max, "max")
 _extremum(jnp.min, "min")
 
 
-@rule("aten::aminmax")
+def _check_aminmax(x: torch.Tensor, dim: int | None, _keepdim: bool, *outs: torch.Tensor) -> None:
+    if dim is not None and x.dim() and -x.dim() <= dim < x.dim() and x.shape[dim] == 0:
+        raise IndexError(f"aminmax: Expected reduction dim {dim} to have non-zero size.")
+    for out in outs:
+        if out.dtype != x.dtype:
+            raise RuntimeError(f"Expected out tensor to have dtype {x.dtype}, but got {out.dtype} instead")
+
+
+@rule("aten::aminmax", check=_check_aminmax)
 def aminmax(x: jax.Array, dim: int | None, keepdim: bool) -> tuple[jax.Array, jax.Array]:
     axes = axes_of(x, dim)
     return jnp.min(x, axes, keepdims=keepdim), jnp.max(x, axes, keepdims=keepdim)

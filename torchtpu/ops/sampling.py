@@ -25,7 +25,10 @@ def randperm(n: int, *, key: Array) -> Array:
     return lax.sort((high, low, lax.iota(np.int32 if n < 2**31 else np.int64, n)), num_keys=2)[2]
 
 
-def _check_multinomial(p: torch.Tensor, count: int, replacement: bool, *_: Any) -> None:
+def _check_multinomial(p: torch.Tensor, count: int, replacement: bool, *rest: Any) -> None:
+    for out in rest:
+        if isinstance(out, torch.Tensor) and out.dtype is not torch.int64:
+            raise RuntimeError(f"multinomial expects Long tensor out, got: {out.dtype}")
     if p.dim() not in (1, 2):
         raise RuntimeError("prob_dist must be 1 or 2 dim")
     if not p.is_floating_point():
