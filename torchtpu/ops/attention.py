@@ -7,8 +7,10 @@ sums are float32 for 16-bit inputs.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -31,19 +33,49 @@ def _grouped(x: jax.Array, heads: int) -> jax.Array:
     return x.reshape(x.shape[0], heads, x.shape[1] // heads, *x.shape[2:])
 
 
-def _scores(q: jax.Array, k: jax.Array, bias: jax.Array | None, is_causal: bool, scale: float | None) -> jax.Array:
-    """Return scaled and masked scores: (batch, key heads, group, queries, keys)."""
-    scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
-    scores = _product("bhgqd,bhkd->bhgqk", q, k)
-    scores = scores * jnp.asarray(scale, scores.dtype)
-    if bias is not None:
-        bias = jnp.broadcast_to(bias, (q.shape[0], q.shape[1] * q.shape[2], *scores.shape[3:]))
-        bias = _grouped(bias, q.shape[1])
-        scores = jnp.where(bias, scores, -jnp.inf) if bias.dtype == bool else scores + bias.astype(scores.dtype)
-    if is_causal:
-        query, key = (lax.broadcasted_iota(jnp.int32, scores.shape[3:], d) for d in (0, 1))
-        scores = jnp.where(query >= key, scores, -jnp.inf)
-    return scores
+@dataclass(frozen=True, slots=True)
+class _Block:
+    """Queries `start:stop` and the keys before `end`, the only ones they attend to. `causal`: not to those after themselves."""
+
+    start: int
+    stop: int
+    end: int
+    causal: bool
+
+    def scores(self, q: jax.Array, k: jax.Array, bias: jax.Array | None, scale: float) -> jax.Array:
+        """Return scaled and masked scores: (batch, key heads, group, queries, keys)."""
+        scores = _product("bhgqd,bhkd->bhgqk", q, k) * jnp.asarray(scale, accumulator_of(q.dtype) or q.dtype)
+        if bias is not None:
+            bias = bias[..., self.start : self.stop, : self.end]
+            scores = jnp.where(bias, scores, -jnp.inf) if bias.dtype == bool else scores + bias.astype(scores.dtype)
+        if self.causal:
+            query, key = (lax.broadcasted_iota(jnp.int32, scores.shape[3:], d) for d in (0, 1))
+            scores = jnp.where(query + self.start >= key, scores, -jnp.inf)
+        return scores
+
+
+_MAX_BLOCKS = 4
+_MIN_QUERIES = 64
+
+
+def _blocks(queries: int, keys: int, is_causal: bool) -> list[_Block]:
+    """Cut a causal product into blocks of queries: 4 of them do 5/8 of the work, in a quarter of the memory."""
+    if not is_causal:
+        return [_Block(0, queries, keys, False)]
+    count = max(1, min(_MAX_BLOCKS, queries // _MIN_QUERIES))
+    cuts = [queries * k // count for k in range(count + 1)]
+    return [_Block(start, stop, min(stop, keys), True) for start, stop in itertools.pairwise(cuts)]
+
+
+def _full(bias: jax.Array | None, q: jax.Array, k: jax.Array) -> jax.Array | None:
+    """Broadcast a bias to (batch, key heads, group, queries, keys)."""
+    if bias is None:
+        return None
+    return _grouped(jnp.broadcast_to(bias, (*q.shape[:3], k.shape[2])), k.shape[1])
+
+
+def _scale(q: jax.Array, scale: float | None) -> float:
+    return 1 / math.sqrt(q.shape[-1]) if scale is None else scale
 
 
 @rule("aten::_scaled_dot_product_fused_attention_overrideable", precision=True)
@@ -59,16 +91,22 @@ def _attention(
 ) -> tuple[jax.Array | None, ...]:
     if dropout_p:
         raise NotImplementedError("fused attention has no dropout")
-    scores = _scores(_grouped(q, k.shape[1]), k, bias, is_causal, scale)
-    top = jnp.max(scores, axis=-1, keepdims=True, initial=-jnp.inf)
-    top = jnp.where(top == -jnp.inf, jnp.zeros_like(top), top)
-    weights = jnp.exp(scores - top)
-    total = jnp.sum(weights, axis=-1, keepdims=True)
-    # A query whose keys are all masked attends to nothing: zeros, as in PyTorch.
-    result = _product("bhgqk,bhkd->bhgqd", weights.astype(v.dtype), v) / jnp.where(total == 0, jnp.ones_like(total), total)
-    logsumexp = (jnp.log(total) + top).reshape(q.shape[:-1])
+    shape, bias, queries = q.shape, _full(bias, q, k), _grouped(q, k.shape[1])
+    results, logsumexps = [], []
+    for block in _blocks(shape[2], k.shape[2], is_causal):
+        scores = block.scores(queries[..., block.start : block.stop, :], k[:, :, : block.end], bias, _scale(q, scale))
+        top = jnp.max(scores, axis=-1, keepdims=True, initial=-jnp.inf)
+        top = jnp.where(top == -jnp.inf, jnp.zeros_like(top), top)
+        weights = jnp.exp(scores - top)
+        total = jnp.sum(weights, axis=-1, keepdims=True)
+        weighted = _product("bhgqk,bhkd->bhgqd", weights.astype(v.dtype), v[:, :, : block.end])
+        # A query whose keys are all masked attends to nothing: zeros, as in PyTorch.
+        results.append(weighted / jnp.where(total == 0, jnp.ones_like(total), total))
+        logsumexps.append(jnp.log(total) + top)
+    result = jnp.concatenate(results, axis=3).reshape(*shape[:-1], v.shape[-1])
+    logsumexp = jnp.concatenate(logsumexps, axis=3).reshape(shape[:-1])
     unused = jnp.zeros((), jnp.int64)
-    return result.reshape(*q.shape[:-1], v.shape[-1]), logsumexp, None, None, None, None, unused, unused, None
+    return result, logsumexp, None, None, None, None, unused, unused, None
 
 
 @rule("aten::_scaled_dot_product_fused_attention_overrideable_backward", precision=True)
@@ -83,23 +121,41 @@ def _attention_backward(
     logsumexp: jax.Array,
     *rest: Any,
 ) -> tuple[jax.Array | None, ...]:
-    is_causal, scale = rest[5], rest[8]
-    heads = k.shape[1]
-    shape, scale = q.shape, 1 / math.sqrt(q.shape[-1]) if scale is None else scale
-    dot = _grouped(jnp.sum(wide(g) * wide(result), axis=-1, keepdims=True), heads)
-    q, g, logsumexp = _grouped(q, heads), _grouped(g, heads), _grouped(logsumexp, heads)
-    scores = _scores(q, k, bias, is_causal, scale)
-    shift = jnp.where(jnp.isneginf(logsumexp), jnp.zeros_like(logsumexp), logsumexp)[..., None]
-    weights = jnp.exp(scores - shift)
-    slope = weights * (_product("bhgqd,bhkd->bhgqk", g, v) - dot)
-    gv = _product("bhgqk,bhgqd->bhkd", weights.astype(g.dtype), g)
-    narrow = (slope * jnp.asarray(scale, slope.dtype)).astype(q.dtype)
-    gq = _product("bhgqk,bhkd->bhgqd", narrow, k).reshape(shape)
-    gk = _product("bhgqk,bhgqd->bhkd", narrow, q)
-    gb = None if bias is None else jnp.zeros(bias.shape, bias.dtype)
-    if bias is not None and grad_input_mask[3]:
-        gb = sum_to(slope.reshape(shape[0], shape[1], *slope.shape[3:]), bias.shape)
-    return gq, gk, gv, gb
+    is_causal, scale = rest[5], _scale(q, rest[8])
+    shape, heads, bias_shape = q.shape, k.shape[1], None if bias is None else bias.shape
+    dots = _grouped(jnp.sum(wide(g) * wide(result), axis=-1, keepdims=True), heads)
+    full, queries, gs, sums = _full(bias, q, k), _grouped(q, heads), _grouped(g, heads), _grouped(logsumexp, heads)[..., None]
+    gqs, gbs = [], []
+    gk = gv = None
+    for block in _blocks(shape[2], k.shape[2], is_causal):
+        rows, keys = (..., slice(block.start, block.stop), slice(None)), (..., slice(0, block.end), slice(None))
+        scores = block.scores(queries[rows], k[keys], full, scale)
+        shift = jnp.where(jnp.isneginf(sums[rows]), jnp.zeros_like(sums[rows]), sums[rows])
+        weights = jnp.exp(scores - shift)
+        slope = weights * (_product("bhgqd,bhkd->bhgqk", gs[rows], v[keys]) - dots[rows])
+        narrow = (slope * jnp.asarray(scale, slope.dtype)).astype(q.dtype)
+        gqs.append(_product("bhgqk,bhkd->bhgqd", narrow, k[keys]))
+        gk = _accumulated(gk, _product("bhgqk,bhgqd->bhkd", narrow, queries[rows]), k.shape[2])
+        gv = _accumulated(gv, _product("bhgqk,bhgqd->bhkd", weights.astype(g.dtype), gs[rows]), k.shape[2])
+        gbs.append(slope)
+    gb = None if bias_shape is None else jnp.zeros(bias_shape, bias.dtype)
+    if bias_shape is not None and grad_input_mask[3]:
+        slopes = jnp.concatenate([_longer(s, k.shape[2], -1) for s in gbs], axis=3)
+        gb = sum_to(slopes.reshape(*shape[:3], k.shape[2]), bias_shape)
+    return jnp.concatenate(gqs, axis=3).reshape(shape), gk, gv, gb
+
+
+def _longer(x: jax.Array, size: int, axis: int) -> jax.Array:
+    """Append zeros."""
+    widths = [(0, 0)] * x.ndim
+    widths[axis] = (0, size - x.shape[axis])
+    return jnp.pad(x, widths)
+
+
+def _accumulated(total: jax.Array | None, part: jax.Array, keys: int) -> jax.Array:
+    """Add to the gradient of all keys that of the first ones."""
+    part = _longer(part, keys, 2)
+    return part if total is None else total + part
 
 
 @composite("aten::scaled_dot_product_attention")

@@ -6,7 +6,7 @@ rounded once, at the very end.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import torch
 from jax import lax
 
-from torchtpu.ops.registry import rule
+from torchtpu.ops.registry import overload, rule
 
 _PRECISION = {"highest": lax.Precision.HIGHEST, "high": lax.Precision.HIGH, "medium": lax.Precision.DEFAULT}
 _MATRICES = (((1,), (0,)), ((), ()))
@@ -37,6 +37,8 @@ def contract(a: jax.Array, b: jax.Array, dimensions: Any = _MATRICES) -> jax.Arr
     """Multiply and sum over dimensions (`lax.dot_general`'s). Halves give float32: the caller or the core rounds."""
     if a.dtype == bool:
         raise RuntimeError("matrix products are not implemented for 'Bool'")
+    # XLA:CPU's fast matrix product reads rows: a transposed left side costs less copied than folded into the product.
+    a = lax.platform_dependent(a, cpu=lax.optimization_barrier, default=lambda x: x)
     return lax.dot_general(a, b, dimensions, precision_of(a.dtype), preferred_element_type=accumulator_of(a.dtype))
 
 
@@ -62,12 +64,47 @@ def sum_to(x: jax.Array, shape: Sequence[int]) -> jax.Array:
     return jnp.sum(x, axis=(*range(lead), *widened), keepdims=True).reshape(shape)
 
 
-rule("aten::mm", precision=True)(contract)
+def refused_as_on_cpu(name: str, ranks: tuple[int, int], added: int = 0) -> Callable[..., None]:
+    """Return a check of a product's shapes and dtypes in the CPU's words: torch's meta kernels have others, or allow more.
+
+    Args:
+        name: of the op, whose words they are.
+        ranks: of the two factors.
+        added: how many tensors stand before them, to be added to the product.
+    """
+    op = overload(name)
+
+    def check(*metas: Any) -> None:
+        tensors = metas[: added + 2]
+        a, b = tensors[added:]
+        fits = (a.dim(), b.dim()) == ranks and all(t.dtype == a.dtype for t in tensors)
+        if fits and a.shape[-1] == b.shape[max(b.dim() - 2, 0)] and a.shape[:-2] == b.shape[:-2]:
+            product = a.shape[:-1] + (b.shape[-1:] if b.dim() > 1 else ())
+            if all(_expands(t.shape, product) for t in tensors[:added]):
+                return
+        # The CPU's kernel looks at shapes and dtypes first, so one element of memory will do.
+        op(*(torch.empty_strided(t.shape, (0,) * t.dim(), dtype=t.dtype) for t in tensors))
+
+    return check
+
+
+def _expands(shape: Sequence[int], wanted: Sequence[int]) -> bool:
+    return len(shape) <= len(wanted) and all(n in (1, m) for n, m in zip(shape[::-1], wanted[::-1], strict=False))
+
+
+_add_to_product = refused_as_on_cpu("aten::addmm", (2, 2), added=1)
+_add_to_batches = refused_as_on_cpu("aten::baddbmm", (3, 3), added=1)
+
+rule("aten::mm", precision=True, check=refused_as_on_cpu("aten::mm", (2, 2)))(contract)
 rule("aten::mm.dtype", precision=True)(lambda a, b, out_dtype: contract(a, b))
-rule("aten::mv", precision=True)(lambda matrix, vector: contract(matrix, vector))
-rule("aten::dot", precision=True)(lambda a, b: contract(a, b, (((0,), (0,)), ((), ()))))
-rule("aten::vdot", precision=True)(lambda a, b: contract(jnp.conj(a), b, (((0,), (0,)), ((), ()))))
-rule("aten::bmm", precision=True)(lambda a, b: contract(a, b, _BATCHES))
+rule("aten::mv", precision=True, check=refused_as_on_cpu("aten::mv", (2, 1)))(lambda matrix, vector: contract(matrix, vector))
+rule("aten::dot", precision=True, check=refused_as_on_cpu("aten::dot", (1, 1)))(
+    lambda a, b: contract(a, b, (((0,), (0,)), ((), ())))
+)
+rule("aten::vdot", precision=True, check=refused_as_on_cpu("aten::vdot", (1, 1)))(
+    lambda a, b: contract(jnp.conj(a), b, (((0,), (0,)), ((), ())))
+)
+rule("aten::bmm", precision=True, check=refused_as_on_cpu("aten::bmm", (3, 3)))(lambda a, b: contract(a, b, _BATCHES))
 rule("aten::bmm.dtype", precision=True)(lambda a, b, out_dtype: contract(a, b, _BATCHES))
 
 
@@ -76,7 +113,8 @@ def _int_mm(a: jax.Array, b: jax.Array) -> jax.Array:
     return lax.dot_general(a, b, _MATRICES, preferred_element_type=jnp.int32)
 
 
-@rule("aten::addmm", "aten::addmv", precision=True, unit=("beta", "alpha"))
+@rule("aten::addmm", precision=True, unit=("beta", "alpha"), check=_add_to_product)
+@rule("aten::addmv", precision=True, unit=("beta", "alpha"), check=refused_as_on_cpu("aten::addmv", (2, 1), added=1))
 def _addmm(addend: jax.Array, a: jax.Array, b: jax.Array, beta: Any, alpha: Any) -> jax.Array:
     return add(addend, contract(a, b), beta, alpha)
 
@@ -86,13 +124,13 @@ def _addmm_dtype(addend: jax.Array, a: jax.Array, b: jax.Array, out_dtype: torch
     return add(addend, contract(a, b), beta, alpha)
 
 
-@rule("aten::_addmm_activation", precision=True, unit=("beta", "alpha"))
+@rule("aten::_addmm_activation", precision=True, unit=("beta", "alpha"), check=_add_to_product)
 def _addmm_activation(addend: jax.Array, a: jax.Array, b: jax.Array, beta: Any, alpha: Any, use_gelu: bool) -> jax.Array:
     x = add(addend, contract(a, b), beta, alpha)
     return jax.nn.gelu(x, approximate=True) if use_gelu else jnp.maximum(x, 0)
 
 
-@rule("aten::baddbmm", precision=True, unit=("beta", "alpha"))
+@rule("aten::baddbmm", precision=True, unit=("beta", "alpha"), check=_add_to_batches)
 def _baddbmm(addend: jax.Array, a: jax.Array, b: jax.Array, beta: Any, alpha: Any) -> jax.Array:
     return add(addend, contract(a, b, _BATCHES), beta, alpha)
 
