@@ -17,8 +17,11 @@ from types import CodeType, FrameType
 
 import torch
 
-# A third element marks an op of a backward pass, shown at the line of its forward op.
-Origin = tuple[CodeType, int] | tuple[CodeType, int, str]
+from torchtpu import modules
+
+# While somebody watches, the path of the nn.Module that made the op follows; a fourth element marks an op of a backward
+# pass, shown at the line and module of its forward op.
+Origin = tuple[CodeType, int] | tuple[CodeType, int, str] | tuple[CodeType, int, str, str]
 
 _INSIDE = [os.path.dirname(__file__) + os.sep, os.path.dirname(torch.__file__) + os.sep]
 _SKIPPED = ("contextlib.py", "functools.py")
@@ -65,6 +68,12 @@ def _is_user_file(filename: str) -> bool:
     return user
 
 
+def is_users(filename: str) -> bool:
+    """Whether a file holds the user's code, not torch's, torchtpu's or Python's own."""
+    known = _user_file.get(filename)
+    return _is_user_file(filename) if known is None else known
+
+
 def here() -> Origin | None:
     """Return the origin of the nearest user frame; in autograd's own thread, of the main thread's `.backward()`."""
     if _nobody:
@@ -73,6 +82,18 @@ def here() -> Origin | None:
     if origin is None and threading.get_ident() != _MAIN:
         origin = _nearest_user(sys._current_frames().get(_MAIN))
     return origin
+
+
+def frame() -> FrameType | None:
+    """Return the nearest user frame itself, as `here` finds it: for a debugger."""
+    found = sys._getframe(1)
+    for start in (found, sys._current_frames().get(_MAIN)):
+        frame: FrameType | None = start
+        while frame is not None:
+            if is_users(frame.f_code.co_filename):
+                return frame
+            frame = frame.f_back
+    return None
 
 
 _MAIN = threading.main_thread().ident
@@ -120,15 +141,15 @@ def resolve(origin: Origin | None) -> Line | None:
     if origin is None:
         return None
     code, lasti = origin[0], origin[1]
-    number = _line_of(code, lasti)
+    number = line_of(code, lasti)
     file = code.co_filename
     label = label_of_file(file)
     where = f"{label}, line {number}" if label else f"{os.path.basename(file)}:{number}"
     source = linecache.getline(file, number).strip()
-    return Line(file, number, where, source, code.co_name, len(origin) > 2)
+    return Line(file, number, where, source, code.co_name, len(origin) > 3)
 
 
-def _line_of(code: CodeType, lasti: int) -> int:
+def line_of(code: CodeType, lasti: int) -> int:
     for start, end, line in code.co_lines():
         if start <= lasti < end and line is not None:
             return line
@@ -144,14 +165,25 @@ _node = torch._C._current_autograd_node
 
 
 def note() -> Origin | None:
-    """Return the line of the op being dispatched: the user's, or in a backward pass that of the forward op."""
+    """Return the line and module of the op being dispatched: the user's, or in a backward pass those of the forward op."""
     if _graph_task() == -1:
         origin = here()
-        if origin is not None and torch.is_grad_enabled():
-            if len(_forward) >= _MAX_FORWARD:
-                _forward.clear()
-            _forward[_sequence_number() - 1] = origin
+        if origin is not None:
+            origin = (*origin, modules.path())
+            if torch.is_grad_enabled():
+                if len(_forward) >= _MAX_FORWARD:
+                    _forward.clear()
+                _forward[_sequence_number() - 1] = origin
         return origin
     node = _node()
     origin = _forward.get(node._sequence_nr()) if node is not None else None
-    return (*origin, "backward") if origin is not None else here()
+    if origin is None:
+        origin = here()
+        return (*origin, modules.path()) if origin is not None else None
+    # Where a checkpoint computes its forward ops again, their modules are called again.
+    return (*origin[:2], modules.path() or origin[2], "backward")
+
+
+def module_of(origin: Origin | None) -> str:
+    """Return the path of the module that made an op (`GPT/blocks.0/mlp`), empty outside of any or if nobody watched."""
+    return origin[2] if origin is not None and len(origin) > 2 else ""
