@@ -1,8 +1,8 @@
 """Account of device memory: bytes in use, their peak, and (while somebody watches) every allocation.
 
 Sizes are those of the arrays that tensors hold, counted when an array is made and when its last holder lets go; a
-program's temporaries (as its compiler reports them) count towards the peak while it runs. PJRT's own statistics do not
-exist on XLA:CPU and cannot be attributed anywhere.
+program's results and temporaries (as its compiler reports them) count towards the peak while it runs. PJRT's own
+statistics do not exist on XLA:CPU and cannot be attributed anywhere.
 """
 
 from __future__ import annotations
@@ -11,15 +11,21 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from torchtpu.layout import Layout
+    from torchtpu.buffer import Buffer
     from torchtpu.lines import Origin
 
 
 class Trace(Protocol):
     """What watches allocations (a `ledger.Ledger`)."""
 
-    def append(self, entry: tuple[int, int, Layout | str, Origin | None]) -> None:
-        """Take an allocation, a release, or what a program needs while it runs."""
+    def allocated(self, buffer: Buffer) -> None:
+        """Take a buffer that got its array."""
+
+    def released(self, buffer: Buffer, nbytes: int) -> None:
+        """Take a buffer that gave its bytes up."""
+
+    def running(self, program: str, results: int, reused: int, temporaries: int) -> None:
+        """Take a program that is about to run."""
 
 
 @dataclass(slots=True)
@@ -28,16 +34,17 @@ class Usage:
 
     Attributes:
         live: held by tensors now.
-        peak: highest `live` plus temporaries since the last reset.
+        peak: highest `live`, with what the programs running then needed, since the last reset.
+        mark: as far as `live` may rise without a change of the peak, or a look at the limit.
         allocations: arrays made since the start.
         allocated: bytes since the start.
-        trace: while watched, takes (+bytes, buffer id, layout, origin) and (-bytes, ...) in order; (+bytes, 0, name, None)
-            for what a running program needs.
+        trace: what watches, if somebody does.
         origin: the line whose op runs now, while watched.
     """
 
     live: int = 0
     peak: int = 0
+    mark: int = 0
     allocations: int = 0
     allocated: int = 0
     trace: Trace | None = None
@@ -47,15 +54,63 @@ class Usage:
 usage = Usage()
 
 
-def peak_with(temporaries: int, program: str) -> None:
-    """Count a running program's temporaries towards the peak."""
+def rise(buffer: Buffer) -> None:
+    """Move the peak to what is in use now, with this new buffer.
+
+    Raises:
+        torch.OutOfMemoryError: that is more than the limit.
+    """
+    from torchtpu import client, errors
+
     u = usage
-    if u.live + temporaries > u.peak:
-        u.peak = u.live + temporaries
+    limit = client.memory_limit()
+    if u.live > limit:
+        wanted, buffer.nbytes = buffer.nbytes, 0  # it goes with the error, and was never there
+        u.live -= wanted
+        raise errors.out_of_memory(wanted, u.live, limit, f"a tensor of {buffer.layout}")
+    u.peak = max(u.peak, u.live)
+    u.mark = min(u.peak, limit)
+
+
+def run(program: str, results: int, reused: int, temporaries: int) -> None:
+    """Count what a program needs while it runs towards the peak.
+
+    Args:
+        program: its name.
+        results: bytes of its results.
+        reused: of these, those that take over the memory of an argument.
+        temporaries: bytes besides.
+
+    Raises:
+        torch.OutOfMemoryError: they do not fit; the program must not be run.
+    """
+    u = usage
+    needed = results - reused + temporaries
+    if u.live + needed > u.mark:
+        check(needed, f"program {program}")
+        u.peak = u.mark = max(u.peak, u.live + needed)
     if u.trace is not None:
-        u.trace.append((temporaries, 0, program, None))
+        u.trace.running(program, results, reused, temporaries)
+
+
+def check(nbytes: int, what: str) -> None:
+    """Check that something fits beside what is in use.
+
+    Raises:
+        torch.OutOfMemoryError: it does not.
+    """
+    from torchtpu import client, errors
+
+    limit = client.memory_limit()
+    if usage.live + nbytes > limit:
+        raise errors.out_of_memory(nbytes, usage.live, limit, what)
 
 
 def reset_peak() -> None:
     """Start the peak anew from what is live now."""
-    usage.peak = usage.live
+    usage.peak = usage.mark = usage.live
+
+
+def limit_changed() -> None:
+    """Look at the limit again, whatever is in use."""
+    usage.mark = 0
