@@ -1,6 +1,6 @@
 """torchtpu in notebooks and IPython: `%load_ext torchtpu`.
 
-It has the magics `%tpu`, `%tpu_mode` and `%%tpu_mode`, runs pending work at the end of each cell, and gives lines of
+It has the magics `%tpu`, `%tpu_mode`, `%%tpu_mode` and more, runs pending work at the end of each cell, and gives lines of
 cells their names (`In[7], line 3`). All of it is a thin client of `torchtpu.watch` and `torchtpu.modes`.
 """
 

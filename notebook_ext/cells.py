@@ -6,24 +6,30 @@ import contextlib
 import shutil
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from IPython.core.error import UsageError
 from IPython.core.interactiveshell import ExecutionInfo, ExecutionResult, InteractiveShell
 
-from torchtpu import lines
+from torchtpu import compiler, lines
+from torchtpu.notebook_ext import graph_view, labels
+from torchtpu.notebook_ext.debugging import Debugging
+from torchtpu.notebook_ext.history import CellFigures, History
+from torchtpu.notebook_ext.live import Live, Now
 from torchtpu.report import Report
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What the user asked for: the mode's label, whether to show the report, and where to save it."""
+    """What the user asked for: the mode's label, whether to show the report and the graphs, and where to save the report."""
 
     mode: str
     quiet: bool = False
     save: Path | None = None
+    debugging: Debugging = field(default_factory=Debugging)
+    graph: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +40,7 @@ class _Open:
     options: Options
     scopes: contextlib.ExitStack
     report: Report
+    live: Live
 
 
 class Cells:
@@ -47,6 +54,7 @@ class Cells:
         self._shell = shell
         self._running: list[ExecutionInfo] = []
         self._open: list[_Open] = []
+        self.history = History()
         self.callbacks: dict[str, Callable[..., None]] = {
             "pre_run_cell": self._started,
             "post_execute": self._silent_ended,
@@ -59,7 +67,7 @@ class Cells:
         Raises:
             UsageError: the cell has another `%%tpu_mode` already.
         """
-        from torchtpu import modes
+        from torchtpu import events, modes
         from torchtpu.watch import watch
 
         owner = self._running[-1] if self._running else None
@@ -70,8 +78,15 @@ class Cells:
                 raise UsageError("a cell can have one %%tpu_mode")
         with contextlib.ExitStack() as scopes:
             scopes.enter_context(modes.scope(options.mode))
-            report = scopes.enter_context(watch())
-            self._open.append(_Open(owner, options, scopes.pop_all(), report))
+            scopes.enter_context(options.debugging.scope())
+            report = scopes.enter_context(watch(trace=options.debugging.trace))
+            live = Live(self._shell, options.mode, events.logs[-1], not options.quiet)
+            self._open.append(_Open(owner, options, scopes.pop_all(), report, live))
+
+    def now(self) -> Now | None:
+        """Look at the innermost open cell, from any thread; None between cells."""
+        cells = self._open[:]
+        return cells[-1].live.now() if cells else None
 
     def close_all(self) -> None:
         """End every open cell, innermost first."""
@@ -79,6 +94,8 @@ class Cells:
             self._close(self._open.pop(), None)
 
     def _started(self, info: ExecutionInfo) -> None:
+        if not self._running:
+            compiler.interrupts.listen()
         self._running.append(info)
 
     def _silent_ended(self) -> None:
@@ -97,6 +114,8 @@ class Cells:
             if owner is not None:
                 self._running.remove(owner)
             self._end(owner, result)
+        if not self._running:
+            compiler.interrupts.stop()
 
     def _end(self, owner: ExecutionInfo | None, result: ExecutionResult | None) -> None:
         """Run what the cell left pending, then close it if it is watched."""
@@ -121,10 +140,16 @@ class Cells:
             if raised is not error:
                 self._fail(result, raised)
         if not cell.report.finished:  # the watch itself was interrupted
+            cell.live.finish(None)
             return
+        self.history.add(CellFigures.of(labels.running(self._shell), cell.report))
         if not cell.options.quiet:
             text = cell.report.to_text(shutil.get_terminal_size().columns) if sys.stdout.isatty() else cell.report.to_text()
-            self._shell.display_pub.publish(data={"text/html": cell.report.to_html(), "text/plain": text}, metadata={})
+            cell.live.finish({"text/html": cell.report.to_html(), "text/plain": text})
+        if cell.options.graph:
+            graphs = graph_view.bundle(cell.report)
+            if graphs:
+                self._shell.display_pub.publish(data=graphs, metadata={})
         if cell.options.save is not None:
             try:
                 cell.report.save(cell.options.save)

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from IPython.core.interactiveshell import InteractiveShell
+from IPython.core.magic import Magics
 
-from torchtpu.notebook_ext import labels
+from torchtpu.notebook_ext import labels, memory, tracebacks
 from torchtpu.notebook_ext.cells import Cells
+from torchtpu.notebook_ext.compare import CompareMagics
+from torchtpu.notebook_ext.dashboard import Dashboard
+from torchtpu.notebook_ext.explain import ExplainMagics
 from torchtpu.notebook_ext.first_line import first_line
 from torchtpu.notebook_ext.magics import TPUMagics
 
@@ -16,21 +20,35 @@ class Extension:
     def __init__(self, shell: InteractiveShell) -> None:
         self._shell = shell
         self._cells = Cells(shell)
-        self._magics = TPUMagics(shell, self._cells)
-        shell.register_magics(self._magics)
+        self._dashboard = Dashboard(shell, self._cells)
+        self._magics: tuple[Magics, ...] = (
+            TPUMagics(shell, self._cells, self._dashboard),
+            CompareMagics(shell),
+            ExplainMagics(shell),
+            memory.MemoryMagics(shell),
+        )
+        shell.register_magics(*self._magics)
         shell.input_transformers_cleanup.append(first_line)
         for event, callback in self._cells.callbacks.items():
             shell.events.register(event, callback)
+        shell.events.register("post_run_cell", self._dashboard.cell_ended)
         labels.install(shell)
+        memory.install(shell)
+        tracebacks.install(shell)
 
     def remove(self) -> None:
         """Take the hooks out. A `%%tpu_mode` cell that is running ends here: it reports, and its mode is left."""
         self._cells.close_all()
+        self._dashboard.close()
+        self._shell.events.unregister("post_run_cell", self._dashboard.cell_ended)
         for event, callback in self._cells.callbacks.items():
             self._shell.events.unregister(event, callback)
         self._shell.input_transformers_cleanup.remove(first_line)
-        for kind, names in self._magics.magics.items():
-            for name in names:
-                self._shell.magics_manager.magics[kind].pop(name, None)
-        self._shell.magics_manager.registry.pop(TPUMagics.__name__, None)
+        for magics in self._magics:
+            for kind, names in magics.magics.items():
+                for name in names:
+                    self._shell.magics_manager.magics[kind].pop(name, None)
+            self._shell.magics_manager.registry.pop(type(magics).__name__, None)
         labels.uninstall(self._shell)
+        memory.uninstall(self._shell)
+        tracebacks.uninstall(self._shell)

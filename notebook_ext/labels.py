@@ -17,7 +17,7 @@ def install(shell: InteractiveShell) -> None:
 
     def label(filename: str) -> str | None:
         if filename in _TIMED:
-            return f"In[{_running(shell)}] under %%time"
+            return f"{running(shell)} under %%time"
         name = shell.compile.format_code_name(filename)
         return name[1] if name is not None else None
 
@@ -32,6 +32,7 @@ def uninstall(shell: InteractiveShell) -> None:
     lines.label_of_file = lines.no_label
 
 
-def _running(shell: InteractiveShell) -> int:
+def running(shell: InteractiveShell) -> str:
+    """Name the cell that runs, or has just ended."""
     # IPython counts a cell when it starts, unless the cell is kept out of the history.
-    return max(1, shell.execution_count - 1)
+    return f"In[{max(1, shell.execution_count - 1)}]"

@@ -11,6 +11,8 @@ from IPython.core.magic_arguments import argument, magic_arguments, parse_argstr
 
 from torchtpu.notebook_ext import first_line
 from torchtpu.notebook_ext.cells import Cells, Options
+from torchtpu.notebook_ext.dashboard import Dashboard
+from torchtpu.notebook_ext.debugging import Debugging
 from torchtpu.notebook_ext.status import status
 from torchtpu.report.report import check_path
 
@@ -19,19 +21,25 @@ from torchtpu.report.report import check_path
 class TPUMagics(Magics):
     """`%tpu`, `%tpu_mode` and `%%tpu_mode`."""
 
-    def __init__(self, shell: InteractiveShell, cells: Cells) -> None:
+    def __init__(self, shell: InteractiveShell, cells: Cells, dashboard: Dashboard) -> None:
         super().__init__(shell)
         self._cells = cells
+        self._dashboard = dashboard
 
     @line_magic
     def tpu(self, line: str) -> None:
         """Show the state of the device: platform, mode, HBM in use, peak and limit, and programs cached.
 
-        It starts no device.
+        It starts no device. `%tpu dashboard` opens a panel on the whole session: what its %%tpu_mode cells did, and what the
+        running one does.
         """
-        if line.strip():
-            raise UsageError("%tpu takes no arguments; the mode is set with %tpu_mode")
-        print(status())
+        match line.strip():
+            case "":
+                print(status())
+            case "dashboard":
+                self._dashboard.open()
+            case _:
+                raise UsageError("%tpu takes no arguments, or `dashboard`; the mode is set with %tpu_mode")
 
     @magic_arguments()
     @argument(
@@ -42,6 +50,19 @@ class TPUMagics(Magics):
     )
     @argument("--quiet", action="store_true", help="%%%%tpu_mode: show no report.")
     @argument("--save", metavar="PATH", help="%%%%tpu_mode: save the report too, as .json, .html or .txt.")
+    @argument("--graph", action="store_true", help="%%%%tpu_mode: show the programs as graphs below the report.")
+    @argument("--nan", action="store_true", help="%%%%tpu_mode debug: stop at the first op that makes a NaN or an Inf.")
+    @argument(
+        "--check", choices=["cpu"], metavar="cpu", help="%%%%tpu_mode debug: stop at the first op that differs from the CPU."
+    )
+    @argument("--trace", action="store_true", help="%%%%tpu_mode debug: report each op: line, shapes, time, bytes.")
+    @argument(
+        "--break",
+        dest="break_at",
+        metavar="OP|LINE",
+        help="%%%%tpu_mode debug: open a debugger before each op of this name (mm), or at this line of the cell.",
+    )
+    @argument("--no-sync", action="store_true", help="%%%%tpu_mode: a read that waits for the device is an error.")
     @line_cell_magic
     def tpu_mode(self, line: str, cell: str | EllipsisType | None = None) -> None:
         """Choose when ops run: for this cell (%%tpu_mode, with a report below it) or from now on (%tpu_mode)."""
@@ -53,9 +74,10 @@ class TPUMagics(Magics):
             save = check_path(arguments.save.strip("'\"")) if arguments.save else None  # IPython keeps quotes
         except ValueError as error:
             raise UsageError(str(error)) from None
+        debugging = Debugging.of(arguments, mode.label, cell is not None)
         if cell is None:
-            if arguments.quiet or save:
-                raise UsageError("--quiet and --save belong to a report: use them with %%tpu_mode")
+            if arguments.quiet or save or arguments.graph:
+                raise UsageError("--quiet, --save and --graph belong to a report: use them with %%tpu_mode")
             if arguments.mode:
                 modes.set(mode)
             else:
@@ -63,6 +85,6 @@ class TPUMagics(Magics):
             return
         if cell is ...:  # the first line of a cell, as `first_line` rewrote it
             first_line.show_as_typed()
-        self._cells.open(Options(mode.label, arguments.quiet, save))
+        self._cells.open(Options(mode.label, arguments.quiet, save, debugging, arguments.graph))
         if isinstance(cell, str):  # called by code, with a body that nobody has run
             self.shell.run_cell(cell).raise_error()

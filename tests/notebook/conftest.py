@@ -4,12 +4,16 @@ import atexit
 import contextlib
 import io
 import re
+import shutil
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 from IPython.core.displaypub import CapturingDisplayPublisher
 from IPython.core.interactiveshell import ExecutionResult, InteractiveShell
 from traitlets.config import Config
+
+from tests.notebook.front_ends import WIDTH, served
 
 _ESCAPES = re.compile(r"\x1b\[[0-9;]*m")
 
@@ -78,3 +82,28 @@ def new_notebook(tmp_path, monkeypatch) -> Iterator[Callable[[], Notebook]]:
 def notebook(new_notebook) -> Notebook:
     """A notebook that has loaded torchtpu."""
     return new_notebook()
+
+
+@pytest.fixture(scope="module")  # a session's would keep its event loop running under everybody else's tests
+def browser() -> Iterator:
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
+        yield chromium
+        chromium.close()
+
+
+@pytest.fixture
+def page(browser) -> Iterator:
+    page = browser.new_page(viewport={"width": WIDTH, "height": 900})
+    yield page
+    page.close()
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory) -> Iterator[tuple[str, Path]]:
+    """The address of JupyterLab and Notebook 7, and the folder that they serve."""
+    root = tmp_path_factory.mktemp("served")
+    with served(root) as address:
+        yield address, root

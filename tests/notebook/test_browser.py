@@ -1,41 +1,16 @@
 """What a browser shows of a report, in the themes that people use, and in a notebook that nobody trusted."""
 
-import json
-import shutil
-import socket
-import subprocess
-import sys
-import time
-import urllib.request
-from collections.abc import Iterator
 from pathlib import Path
 
 import nbformat
 import pytest
 
+from tests.notebook.front_ends import WIDTH, use_theme
 from tests.test_report import busy_log, finished
 
 pytestmark = pytest.mark.browser
 
-WIDTH = 1280
 THEMES = {"light": ("#ffffff", "rgba(0,0,0,0.87)"), "dark": ("#111111", "rgba(255,255,255,0.87)")}
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator:
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
-        yield chromium
-        chromium.close()
-
-
-@pytest.fixture
-def page(browser) -> Iterator:
-    page = browser.new_page(viewport={"width": WIDTH, "height": 900})
-    yield page
-    page.close()
 
 
 @pytest.fixture(scope="module")
@@ -98,53 +73,22 @@ def test_one_type_scale(page, report):
 
 
 @pytest.fixture(scope="module")
-def lab(tmp_path_factory, report) -> Iterator[tuple[str, Path]]:
+def lab(server, report) -> tuple[str, Path]:
     """JupyterLab, on a folder with a notebook that holds a report and that no one on this machine has run."""
-    root = tmp_path_factory.mktemp("lab")
+    address, root = server
     data = {"text/html": report.to_html(), "text/plain": report.to_text()}
     output = nbformat.v4.new_output("display_data", data=data)
     cell = nbformat.v4.new_code_cell("%%tpu_mode defer_and_fuse", execution_count=1, outputs=[output])
     kernel = {"kernelspec": {"name": "python3", "display_name": "Python 3"}}
     nbformat.write(nbformat.v4.new_notebook(cells=[cell], metadata=kernel), root / "report.ipynb")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    command = [
-        sys.executable,
-        "-m",
-        "jupyterlab",
-        "--no-browser",
-        "--allow-root",
-        f"--port={port}",
-        "--IdentityProvider.token=",
-    ]
-    command += [f"--ServerApp.root_dir={root}", f"--LabApp.user_settings_dir={root / 'settings'}"]
-    command += [f"--LabApp.workspaces_dir={root / 'workspaces'}"]
-    with (root / "server.log").open("w") as log:
-        server = subprocess.Popen(command, stdout=log, stderr=log, cwd=root)
-    address = f"http://127.0.0.1:{port}"
-    try:
-        for _ in range(120):
-            try:
-                urllib.request.urlopen(f"{address}/api", timeout=5).close()
-                break
-            except OSError:
-                assert server.poll() is None, (root / "server.log").read_text()
-                time.sleep(0.5)
-        yield address, root
-    finally:
-        server.terminate()
-        server.wait(30)
+    return address, root
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("theme", ["JupyterLab Light", "JupyterLab Dark"])
 def test_an_untrusted_notebook_in_jupyterlab(page, lab, report, theme, tmp_path):
     address, root = lab
-    settings = root / "settings" / "@jupyterlab" / "apputils-extension"
-    settings.mkdir(parents=True, exist_ok=True)
-    (settings / "themes.jupyterlab-settings").write_text(json.dumps({"theme": theme}))
-    (settings / "notification.jupyterlab-settings").write_text(json.dumps({"fetchNews": "false", "checkForUpdates": False}))
+    use_theme(root, theme)
     page.goto(f"{address}/lab/tree/report.ipynb?reset")
     output = page.locator(".jp-OutputArea-output[data-mime-type='text/html']")
     output.wait_for(timeout=60_000)

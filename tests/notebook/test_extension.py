@@ -11,11 +11,20 @@ def hooks(shell) -> dict[str, int]:
     for event in ours:
         ours[event] = sum(f.__module__ == "torchtpu.notebook_ext.cells" for f in shell.events.callbacks[event])
     ours["transformers"] = sum(f.__module__ == "torchtpu.notebook_ext.first_line" for f in shell.input_transformers_cleanup)
-    ours["magics"] = sum(name.startswith("tpu") for kind in ("line", "cell") for name in shell.magics_manager.magics[kind])
+    ours["tpu_mode"] = sum("tpu_mode" in shell.magics_manager.magics[kind] for kind in ("line", "cell"))
+    ours["other magics"] = min(1, sum(_is_ours(f) for kind in ("line", "cell") for f in _magics(shell, kind)))
     return ours
 
 
-ONCE = {"pre_run_cell": 1, "post_run_cell": 1, "post_execute": 1, "transformers": 1, "magics": 3}
+def _magics(shell, kind: str) -> list:
+    return [f for name, f in shell.magics_manager.magics[kind].items() if name != "tpu_mode"]
+
+
+def _is_ours(magic) -> bool:
+    return type(getattr(magic, "__self__", None)).__module__.startswith("torchtpu.")
+
+
+ONCE = {"pre_run_cell": 1, "post_run_cell": 1, "post_execute": 1, "transformers": 1, "tpu_mode": 2, "other magics": 1}
 GONE = dict.fromkeys(ONCE, 0)
 
 
@@ -32,7 +41,7 @@ GONE = dict.fromkeys(ONCE, 0)
         ["import torchtpu", "torchtpu.load_ipython_extension(get_ipython())"],
     ],
 )
-def test_one_set_of_hooks(notebook, cells):
+def test_UP_128_one_set_of_hooks(notebook, cells):
     for cell in cells:
         assert notebook.run(cell).success
     assert hooks(notebook.shell) == ONCE

@@ -35,7 +35,7 @@ def test_unknown_options_stop_the_cell(notebook):
 
 def test_options_of_a_report_need_a_cell(notebook):
     assert not notebook.run("%tpu_mode strict --quiet").success
-    assert "UsageError: --quiet and --save belong to a report: use them with %%tpu_mode" in notebook.printed
+    assert "UsageError: --quiet, --save and --graph belong to a report: use them with %%tpu_mode" in notebook.printed
 
 
 def test_the_mode_stays_set(notebook):
@@ -58,14 +58,14 @@ def test_status(notebook):
 
 def test_status_takes_no_arguments(notebook):
     assert not notebook.run("%tpu strict").success
-    assert "UsageError: %tpu takes no arguments; the mode is set with %tpu_mode" in notebook.printed
+    assert "UsageError: %tpu takes no arguments, or `dashboard`; the mode is set with %tpu_mode" in notebook.printed
 
 
 @pytest.mark.parametrize("question", ["%%tpu_mode?", "%tpu_mode?", "?%%tpu_mode", "%tpu?"])
 def test_help(notebook, question):
     assert notebook.run(question).success
     assert notebook.reports == []
-    assert "HBM" in notebook.printed or "--save PATH  %%tpu_mode: save the report too" in notebook.printed
+    assert "HBM" in notebook.printed or "%%tpu_mode: save the report too" in notebook.printed
 
 
 def test_listed_and_completed(notebook):
