@@ -19,6 +19,7 @@ from torchtpu.plan import storage_spec
 
 _cpu_keys = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
 aten = torch.ops.aten
+_set_window = aten.set_.source_Storage_storage_offset._handle.redispatch_boxed
 
 # Overloads whose CPU kernel only changes sizes, strides, offset or storage of a tensor.
 METADATA_ONLY = (
@@ -28,7 +29,6 @@ METADATA_ONLY = (
     "view_as_real",
     "_reshape_alias",
     "unfold",
-    "set_.source_Storage_storage_offset",
     "set_.source_Tensor",
 )
 
@@ -86,6 +86,20 @@ def _strides(size: tuple[int, ...], memory_format: torch.memory_format | None) -
     if memory_format in (torch.channels_last, torch.channels_last_3d):
         return torch.empty(size, device="meta", memory_format=memory_format).stride()
     return contiguous_strides(size)
+
+
+def set_window(
+    tensor: torch.Tensor, storage: torch.UntypedStorage, offset: int, size: Sequence[int], stride: Sequence[int] = ()
+) -> torch.Tensor:
+    """`aten::set_.source_Storage_storage_offset`: a window on a storage, which grows where it is too small.
+
+    Not if the tensor has the window's size and strides already: PyTorch then refuses, and so does its kernel.
+    """
+    extent = 1 + sum((n - 1) * s for n, s in zip(size, stride or contiguous_strides(tuple(size)), strict=True))
+    needed = (offset + extent) * tensor.element_size()
+    if 0 not in size and needed > storage.nbytes() and (tensor.shape, tensor.stride()) != (tuple(size), tuple(stride)):
+        resize_storage(storage, needed, tensor.dtype)
+    return _set_window(_cpu_keys, tensor, storage, offset, size, stride)
 
 
 def set_storage(tensor: torch.Tensor, storage: torch.UntypedStorage) -> torch.Tensor:

@@ -30,6 +30,12 @@ XLA: dict[torch.dtype, np.dtype] = {
     torch.float8_e5m2fnuz: np.dtype(ml_dtypes.float8_e5m2fnuz),
 }
 
+
+def spoken(dtype: torch.dtype) -> str:
+    """Return the name that PyTorch's errors have for a dtype: Long, BFloat16, ComplexFloat."""
+    return torch.empty(0, dtype=dtype, device="meta").type().rsplit(".", 1)[1].removesuffix("Tensor")
+
+
 # numpy cannot hold these in a torch tensor: they cross the host boundary as integers of the same width.
 _BY_BITS = {
     dtype: {1: torch.uint8, 2: torch.int16}[dtype.itemsize]

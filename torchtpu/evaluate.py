@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from torch._prims_common import elementwise_dtypes
+from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND as KIND, elementwise_dtypes
 
-from torchtpu.dtypes import xla_dtype
+from torchtpu.dtypes import spoken, xla_dtype
 from torchtpu.ops.registry import Rule
 from torchtpu.schema import Signature
 
@@ -74,6 +74,7 @@ def evaluator(
 
     elements = _elements(rule, metas) if rule.each else [metas]
     dtypes = [computation_dtype(rule, signature, e) if rule.promotion else None for e in elements]
+    shared = [_narrow(rule, signature, e) if rule.promotion else None for e in elements]
     computed = [d for d in dtypes if d is not None] or [m.dtype for m in arguments.metas]
     if rule.wide:
         computed = [torch.float64]
@@ -88,8 +89,10 @@ def evaluator(
         numbers = [cast(n, host[k]) if k in host else n for k, n in enumerate(numbers)]
         key = random_key(numbers[-4:]) if rule.random else None
         places = _elements(rule, arguments.template) if rule.each else [arguments.template]
-        for k, (element, dtype) in enumerate(zip(places, dtypes, strict=True)):
+        for k, (element, dtype, narrow) in enumerate(zip(places, dtypes, shared, strict=True)):
             args = [fill_places(p, values, numbers) for p in element]
+            if narrow is not None:
+                args = [cast(a, narrow) if getattr(a, "ndim", 0) and a.dtype.kind in "iu" else a for a in args]
             yield from call(rule, signature, args, outs[k : k + 1] if rule.each else outs, key, dtype)
 
     return evaluate, "native"
@@ -132,6 +135,30 @@ def _elements(rule: Rule, args: Sequence[Any]) -> list[list[Any]]:
 
 def computation_dtype(rule: Rule, signature: Signature, metas: Sequence[Any]) -> torch.dtype:
     """Return the dtype in which PyTorch computes an elementwise op: float32 for bfloat16 and float16."""
+    return _promoted(rule, signature, metas)[0]
+
+
+def _narrow(rule: Rule, signature: Signature, metas: Sequence[Any]) -> np.dtype | None:
+    """Return the 16-bit dtype to which PyTorch rounds an elementwise op's integers before it computes in float32."""
+    common = _promoted(rule, signature, metas, KIND.NO_OPMATH)[0]
+    return xla_dtype(common) if common in (torch.bfloat16, torch.float16) else None
+
+
+def check_in_place(rule: Rule, signature: Signature, metas: Sequence[Any]) -> None:
+    """Check that an in-place elementwise op's result fits the tensor; not all of torch's meta kernels do.
+
+    Raises:
+        RuntimeError: with PyTorch's own words.
+    """
+    result, kept = _promoted(rule, signature, metas)[1], metas[signature.mutated[0]].dtype
+    if not torch.can_cast(result, kept):
+        raise RuntimeError(f"result type {spoken(result)} can't be cast to the desired output type {spoken(kept)}")
+
+
+def _promoted(
+    rule: Rule, signature: Signature, metas: Sequence[Any], kind: KIND | None = None
+) -> tuple[torch.dtype, torch.dtype]:
+    """Return the dtypes in which PyTorch computes an elementwise op, and of its result."""
     assert rule.promotion is not None
     promoting: list[Any] = []
     for k, value in enumerate(metas):
@@ -145,7 +172,7 @@ def computation_dtype(rule: Rule, signature: Signature, metas: Sequence[Any]) ->
             signature.kinds[k] == "T" or (signature.kinds[k] in "NM" and signature.names[k] in _PROMOTING)
         ):
             promoting.append(value)
-    return elementwise_dtypes(*promoting, type_promotion_kind=rule.promotion.value)[0]
+    return elementwise_dtypes(*promoting, type_promotion_kind=kind or rule.promotion.value)
 
 
 def wire_of(number: Any, dtypes: Sequence[torch.dtype]) -> str:

@@ -121,6 +121,8 @@ class View:
         Args:
             in_place: XLA may update the array where it is. Only for `values` that are not computed from `array`.
         """
+        import jax.numpy as jnp
+
         dtype = xla_dtype(self.dtype)
         stored = bitcast(array, dtype)
         path = steps(stored.shape, self.size, self.stride, self.offset)
@@ -129,16 +131,19 @@ class View:
             before.append(_apply(step, before[-1]))
         for step, previous in zip(reversed(path), reversed(before[:-1]), strict=True):
             values = _invert(step, previous, values, in_place)
-        return bitcast(values, array.dtype, array.shape)
+        values = bitcast(values, array.dtype)
+        if values.size < array.size:  # the last bytes, which are no whole element of the view's dtype
+            values = jnp.concatenate([values.reshape(-1), array.reshape(-1)[values.size :]])
+        return values.reshape(array.shape)
 
 
 def dense_order(size: tuple[int, ...], stride: tuple[int, ...]) -> tuple[int, ...] | None:
     """Return the dimensions by falling stride if the tensor fills its memory without gap or overlap, else None."""
+    if 0 in size:
+        return tuple(range(len(size)))
     order = tuple(sorted(range(len(size)), key=lambda d: (-stride[d], -size[d], d)))
     expected = 1
     for d in reversed(order):
-        if size[d] == 0:
-            return tuple(range(len(size)))
         if size[d] != 1:
             if stride[d] != expected:
                 return None
@@ -282,9 +287,8 @@ def _indices(size: tuple[int, ...], stride: tuple[int, ...], offset: int) -> Any
     return lax.broadcast(index, size) if not size else index
 
 
-def bitcast(array: Any, dtype: np.dtype, shape: tuple[int, ...] | None = None) -> Any:
-    """Reinterpret an array's bytes as `dtype`, to `shape` if given (flat where the item size changes)."""
-    import jax.numpy as jnp
+def bitcast(array: Any, dtype: np.dtype) -> Any:
+    """Reinterpret an array's bytes as `dtype` (flat where the item size changes)."""
     from jax import lax
 
     if array.dtype != dtype:
@@ -304,7 +308,7 @@ def bitcast(array: Any, dtype: np.dtype, shape: tuple[int, ...] | None = None) -
             array = lax.complex(parts[:, 0], parts[:, 1])
         elif array.dtype != dtype:
             array = lax.bitcast_convert_type(array, dtype)
-    return array if shape is None or array.shape == shape else jnp.reshape(array, shape)
+    return array
 
 
 def _part(dtype: np.dtype) -> np.dtype:

@@ -109,7 +109,7 @@ def test_sparse_and_quantized_tensors(what, make):
 def test_too_large_at_the_line_that_asks(make):
     before = torch.tpu.memory_allocated()
     with pytest.raises(
-        torch.OutOfMemoryError, match=r"tpu out of memory: .* needs [\d.]+ GiB, [\d.]+ GiB of [\d.]+ GiB are in use"
+        torch.OutOfMemoryError, match=r"tpu out of memory: .* needs [\d.]+ GiB, [\d.]+ \w+ of [\d.]+ GiB are in use"
     ):
         make()
     assert torch.ones(2, device="tpu").sum().item() == 2
@@ -139,7 +139,7 @@ def test_an_error_in_backward_is_that_error():
             return g @ torch.ones(3, 3, device="tpu")
 
     x = torch.ones(2, 2, device="tpu", requires_grad=True)
-    with pytest.raises(RuntimeError, match="reduction dim"):
+    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
         Broken.apply(x).sum().backward()
     (x * 3).sum().backward()
     assert x.grad.tolist() == [[3, 3], [3, 3]]

@@ -194,6 +194,41 @@ x[::2] = x[1::2]
 x.view(4, 2)[:3] = x.view(4, 2)[1:].clone()
 out = x
 """,
+    "set_ enlarges a storage": """
+x = torch.ones(2, device=D)
+y = x[1:]
+x.set_(x.untyped_storage(), 1, (3,), (1,))
+x[1:] = 5
+y.add_(2)
+out = x, y, x.untyped_storage().nbytes()
+""",
+    "a view of a dtype in which bytes are left over": """
+x = torch.arange(7, dtype=torch.uint8, device=D)
+x[:4].view(torch.float32).fill_(1)
+x[:0].view(torch.float64).fill_(1)
+out = x
+""",
+    "a fill of elements that share memory": """
+x = torch.arange(3., device=D)
+x.expand(2, 3)[:, 1:].fill_(7)
+out = x
+""",
+    "a copy from the host to a view of nothing": """
+x = torch.empty(0, device=D)
+x.expand(2, 0).copy_(torch.empty(2, 0))
+out = x.clone()
+""",
+    "integers beside 16-bit floats": """
+x = torch.tensor([2., 3.], device=D).to(torch.bfloat16)
+out = x + torch.tensor([257, 259], dtype=torch.int32, device=D), x
+""",
+    "versions of tensors in a list": """
+x = torch.ones(3, device=D)
+y = torch.zeros(2, device=D)
+torch._foreach_add_([x, y], 1)
+torch._foreach_copy_([x], [y[:1].expand(3)])
+out = x, x._version, y._version
+""",
     "swapping rows through temporaries": """
 x = torch.arange(6., device=D).view(3, 2)
 x[0], x[2] = x[2].clone(), x[0].clone()
@@ -230,6 +265,19 @@ def test_program(name, mode):
         assert run(program, "tpu", read_after=k) == expected, f"read after line {k + 1}"
 
 
+def put(x, values, device):
+    return x.index_put_((torch.tensor([0, 1], device=device),), values)
+
+
+def test_no_index_is_in_range_of_nothing(mode):
+    for device in ("cpu", "tpu"):
+        index = torch.tensor([0], device=device)
+        for read in (lambda x: x[index], lambda x: x.index_select(0, index), lambda x: put(x, x.new_ones(1), x.device)):  # noqa: B023
+            with pytest.raises(IndexError):
+                read(torch.empty(0, device=device))
+
+
+@pytest.mark.filterwarnings("ignore:An output with one or more elements was resized")
 @pytest.mark.parametrize(
     ("write", "message"),
     [
@@ -243,6 +291,21 @@ def test_program(name, mode):
         (lambda D: torch.ones(3, device=D).as_strided((4,), (1,)), "out of bounds"),
         (lambda D: torch.ones(3, device=D).view(torch.int64), "divisible"),
         (lambda D: torch.ones(3, device=D, requires_grad=True).add_(1), "leaf Variable that requires grad"),
+        (lambda D: (x := torch.ones(3, device=D))[1:].copy_(x[:2]), "some elements of the input tensor and the written-to"),
+        (lambda D: (x := torch.ones(3, device=D))[1:].add_(x[:2]), "some elements of the input tensor and the written-to"),
+        (lambda D: put(x := torch.ones(3, device=D), x[1:], D), "some elements of the input tensor and the written-to"),
+        (lambda D: put(torch.ones(3, device=D), torch.ones(3, device=D), D), r"shape mismatch: value tensor of shape \[3\]"),
+        (lambda D: put(torch.ones(3, device=D), torch.ones(2, device=D).long(), D), "source and destination dtypes match"),
+        (lambda D: torch.ones(3, device=D).bool().mul_(2), "result type Long can't be cast to the desired output type Bool"),
+        (lambda D: torch.ones(3, device=D).long().mul_(0.5), "result type Float can't be cast to the desired output type Long"),
+        (
+            lambda D: torch.add(x := torch.ones(1, 3, device=D), torch.ones(2, 3, device=D), out=x),
+            r"output with shape \[1, 3\] doesn't match the broadcast shape \[2, 3\]",
+        ),
+        (
+            lambda D: torch.ones(3, device=D).index_add_(0, torch.tensor([0], device=D), torch.ones(1, 3, device=D)),
+            "source tensor shape must match self tensor shape",
+        ),
     ],
 )
 def test_writes_that_the_cpu_refuses_are_refused(write, message, mode):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import jax.numpy as jnp
@@ -9,8 +10,9 @@ import numpy as np
 import torch
 from jax import Array, lax
 
+from torchtpu import modes
 from torchtpu.dtypes import xla_dtype
-from torchtpu.ops.registry import Promotion, elementwise
+from torchtpu.ops.registry import Promotion, elementwise, entry
 
 # Integer exponents up to this are products of x with itself; above, the products would round more often than `pow`.
 _MAX_PRODUCT_EXPONENT = 8
@@ -27,23 +29,73 @@ def integral(x: Any) -> bool:
 
 elementwise("aten::abs", promotion=Promotion.COMPLEX_TO_FLOAT)(jnp.abs)
 elementwise("aten::add.Tensor", "aten::add.Scalar", unit="alpha")(lambda x, y, alpha: jnp.add(x, scaled(y, alpha)))
-elementwise("aten::sub.Tensor", "aten::sub.Scalar", unit="alpha")(lambda x, y, alpha: jnp.subtract(x, scaled(y, alpha)))
-elementwise("aten::rsub.Tensor", "aten::rsub.Scalar", unit="alpha")(lambda x, y, alpha: jnp.subtract(y, scaled(x, alpha)))
 elementwise("aten::mul.Tensor", "aten::mul.Scalar")(jnp.multiply)
 elementwise("aten::neg")(jnp.negative)
+
+
+def _check_difference(x: torch.Tensor, y: Any, *_: Any) -> None:
+    masks = [(v.dtype if isinstance(v, torch.Tensor) else type(v)) in (torch.bool, bool) for v in (x, y)]
+    if all(masks):
+        raise RuntimeError(
+            "Subtraction, the `-` operator, with two bool tensors is not supported. Use the `^` or `logical_xor()` operator "
+            "instead."
+        )
+    if any(masks):
+        raise RuntimeError(
+            "Subtraction, the `-` operator, with a bool tensor is not supported. If you are trying to invert a mask, use the "
+            "`~` or `logical_not()` operator instead."
+        )
+
+
+_difference = {"unit": "alpha", "check": _check_difference}
+elementwise("aten::sub.Tensor", "aten::sub.Scalar", **_difference)(lambda x, y, alpha: jnp.subtract(x, scaled(y, alpha)))
+elementwise("aten::rsub.Tensor", "aten::rsub.Scalar", **_difference)(lambda x, y, alpha: jnp.subtract(y, scaled(x, alpha)))
 
 elementwise("aten::addcmul", unit="value")(lambda x, a, b, value: x + scaled(a, value) * b)
 elementwise("aten::addcdiv", unit="value")(lambda x, a, b, value: x + scaled(a, value) / b)
 
 
-@elementwise("aten::lerp.Tensor", "aten::lerp.Scalar")
+def _check_lerp(x: torch.Tensor, *_: Any) -> None:
+    if not (x.is_floating_point() or x.is_complex()):
+        raise NotImplementedError(f"lerp takes floating-point and complex tensors, not {x.dtype}")
+
+
+@elementwise("aten::lerp.Tensor", "aten::lerp.Scalar", check=_check_lerp)
 def lerp(start: Array, end: Array, weight: Array) -> Array:
     """Start from the nearer end, as PyTorch does."""
     span = end - start
     return jnp.where(jnp.abs(weight) < 0.5, start + weight * span, end - span * (1 - weight))
 
 
-# Quotients and remainders. Dividing integers by zero has no exception on an accelerator: the result is unspecified.
+# Quotients and remainders.
+
+
+def _refuse_zero(kernel: Callable[..., Any], x: Any, y: Any, *args: Any, **kwargs: Any) -> Any:
+    """Raise for an integer divided by zero, as the CPU does, where the divisor is known: an accelerator cannot.
+
+    Outside of debug mode, which waits for each op anyway, that is a number; a zero in a tensor gives an unspecified value.
+    """
+    if kwargs.get("rounding_mode", "floor") is not None and _is_integer(x) and _is_integer(y) and _has_zero(y):
+        raise RuntimeError("ZeroDivisionError: an integer is divided by zero")
+    return kernel(x, y, *args, **kwargs)
+
+
+def _is_integer(value: Any) -> bool:
+    return not (value.is_floating_point() or value.is_complex()) if isinstance(value, torch.Tensor) else isinstance(value, int)
+
+
+def _has_zero(divisor: Any) -> bool:
+    if isinstance(divisor, torch.Tensor) and divisor.device.type != "cpu":
+        return modes.state.mode is modes.EagerMode.DEFER_NEVER_AND_LAUNCH_BLOCKING and bool((divisor == 0).any())
+    return bool(divisor == 0)
+
+
+for _name, _out in (("floor_divide", "out"), ("fmod", "Tensor_out"), ("remainder", "Tensor_out")):
+    _plain = f"aten::{_name}" if _name == "floor_divide" else f"aten::{_name}.Tensor"
+    _overloads = (f"{_name}.Scalar", f"{_name}.{_out}", f"{_name}.Scalar_out", f"{_name}_.Tensor", f"{_name}_.Scalar")
+    entry(_plain, *(f"aten::{o}" for o in _overloads))(_refuse_zero)
+entry("aten::remainder.Scalar_Tensor")(_refuse_zero)
+entry(*(f"aten::{o}_mode" for o in ("div.Tensor", "div.Scalar", "div.out", "div_.Tensor", "div_.Scalar")))(_refuse_zero)
 
 elementwise("aten::div.Tensor", "aten::div.Scalar", promotion=Promotion.INT_TO_FLOAT)(jnp.true_divide)
 

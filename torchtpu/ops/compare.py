@@ -81,15 +81,21 @@ def right_shift(x: Array, count: Array) -> Array:
 # Bounds and choices. A NaN in any operand of clamp is a NaN in the result.
 
 
-@elementwise("aten::clamp", "aten::clamp.Tensor", promotion=Promotion.NO_OPMATH)
+def _check_ordered(x: torch.Tensor, *_: Any) -> None:
+    if x.is_complex():
+        raise NotImplementedError("clamp is not supported for complex types")
+
+
+@elementwise("aten::clamp", "aten::clamp.Tensor", promotion=Promotion.NO_OPMATH, check=_check_ordered)
 def clamp(x: Array, low: Array | None, high: Array | None) -> Array:
     """The upper bound wins where they cross."""
     x = x if low is None else jnp.maximum(x, low)
     return x if high is None else jnp.minimum(x, high)
 
 
-elementwise("aten::clamp_min", "aten::clamp_min.Tensor", promotion=Promotion.NO_OPMATH)(jnp.maximum)
-elementwise("aten::clamp_max", "aten::clamp_max.Tensor", promotion=Promotion.NO_OPMATH)(jnp.minimum)
+_bound = {"promotion": Promotion.NO_OPMATH, "check": _check_ordered}
+elementwise("aten::clamp_min", "aten::clamp_min.Tensor", **_bound)(jnp.maximum)
+elementwise("aten::clamp_max", "aten::clamp_max.Tensor", **_bound)(jnp.minimum)
 
 
 def _check_condition(condition: torch.Tensor, *_: Any) -> None:

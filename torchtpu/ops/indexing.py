@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from jax import lax
 
+from torchtpu.dtypes import spoken
 from torchtpu.ops.reduction import accumulation_dtype, wide
 from torchtpu.ops.registry import rule
 from torchtpu.ops.scan import scan
@@ -37,17 +38,70 @@ def _in_all(x: torch.Tensor, index: torch.Tensor, *_: Any) -> list[tuple[torch.T
     return [(index, x.numel(), True)]
 
 
+def _check_values(x: torch.Tensor, indices: Sequence[torch.Tensor | None], values: torch.Tensor, *_: Any) -> None:
+    _check_sizes(x, indices)
+    if values.dtype != x.dtype:
+        raise RuntimeError(
+            f"Index put requires the source and destination dtypes match, got {spoken(x.dtype)} for the destination and "
+            f"{spoken(values.dtype)} for the source."
+        )
+    selected = torch.ops.aten.index.Tensor(x, indices).shape
+    try:
+        fits = torch.broadcast_shapes(values.shape, selected) == selected
+    except RuntimeError:
+        fits = False
+    if not fits:
+        raise RuntimeError(
+            f"shape mismatch: value tensor of shape {list(values.shape)} cannot be broadcast to indexing result of shape "
+            f"{list(selected)}"
+        )
+
+
+def _check_sizes(x: torch.Tensor, indices: Sequence[torch.Tensor | None], *_: Any) -> None:
+    for d, index in enumerate(indices):
+        if index is not None and index.numel() and not x.shape[d]:
+            raise IndexError("index is out of bounds for dimension with size 0")
+
+
+def _check_size(x: torch.Tensor, dim: int, index: torch.Tensor, out: torch.Tensor | None = None) -> None:
+    if out is not None and out.dtype != x.dtype:
+        raise RuntimeError("index_select(): self and result must have the same scalar type")
+    if x.dim() and index.numel() and not x.shape[dim]:
+        if x.dim() > 1:
+            raise RuntimeError("index_select(): self indexing axis dim should be positive")
+        raise IndexError("index out of range in self")
+
+
 def _check_slices(x: torch.Tensor, dim: int, _index: torch.Tensor, source: torch.Tensor, *_: Any) -> None:
-    if x.dim() > 1 and (source.dim() != x.dim() or source.select(dim, 0).shape != x.select(dim, 0).shape):
+    if source.dtype != x.dtype:
+        raise RuntimeError(
+            f"index_add_(): self ({spoken(x.dtype)}) and source ({spoken(source.dtype)}) must have the same scalar type"
+        )
+    if _rest(source, dim) != _rest(x, dim):
         raise RuntimeError(
             "source tensor shape must match self tensor shape, excluding the specified dimension. "
             f"Got self.shape = {list(x.shape)} source.shape = {list(source.shape)}"
         )
 
 
-def _check_count(_x: torch.Tensor, dim: int, index: torch.Tensor, source: torch.Tensor, *_: Any) -> None:
+def _rest(x: torch.Tensor, dim: int) -> list[int]:
+    """Return the sizes of the other dimensions."""
+    return [n for d, n in enumerate(x.shape) if d != dim and d != dim + x.dim()]
+
+
+def _check_count(x: torch.Tensor, dim: int, index: torch.Tensor, source: torch.Tensor, *_: Any) -> None:
+    if x.dim() and source.dim() and x.dim() != source.dim():  # the meta kernel raises RuntimeErrors with these words
+        raise IndexError(
+            "index_copy_(): When source and destination are not scalars, their dimensionality must match. Source "
+            f"dimensionality ({source.dim()}), destination dimensionality ({x.dim()})"
+        )
+    if source.dtype != x.dtype:
+        raise RuntimeError(
+            f"index_copy_(): self and source expected to have the same dtype, but got (self) {spoken(x.dtype)} and (source) "
+            f"{spoken(source.dtype)}"
+        )
     count = source.shape[dim] if source.dim() else 1
-    if index.numel() != count:  # the meta kernel raises a RuntimeError with these words
+    if index.numel() != count:
         raise IndexError(f"index_copy_(): Number of indices ({index.numel()}) should be equal to source.size(dim) ({count})")
 
 
@@ -105,7 +159,7 @@ def update(x: jax.Array, where: tuple[Index, ...], values: Any, how: str) -> jax
 # -- reads
 
 
-@rule("aten::index_select", indexed=_in_dim)
+@rule("aten::index_select", indexed=_in_dim, check=_check_size)
 def index_select(x: jax.Array, dim: int, index: jax.Array) -> jax.Array:
     if x.ndim == 0:
         return index_select(x.reshape(1), 0, index).reshape(())
@@ -130,7 +184,7 @@ def indices_of(x: jax.Array, indices: Sequence[jax.Array | None]) -> tuple[Index
     return tuple(slice(None) if i is None else rows(i, x.shape[d], wrap=True) for d, i in enumerate(indices))
 
 
-@rule("aten::index.Tensor", meta=True, indexed=_in_each)
+@rule("aten::index.Tensor", meta=True, indexed=_in_each, check=_check_sizes)
 @rule("aten::_unsafe_index.Tensor", meta=True)
 def index(x: jax.Array, indices: Sequence[jax.Array | None], *, out: Sequence[Any]) -> jax.Array:
     if 0 in out[0].shape or 0 in x.shape:
@@ -153,7 +207,7 @@ def take(x: jax.Array, index: jax.Array) -> jax.Array:
 # -- writes
 
 
-@rule("aten::index_put", "aten::_index_put_impl", indexed=_in_each)
+@rule("aten::index_put", "aten::_index_put_impl", indexed=_in_each, check=_check_values)
 @rule("aten::_unsafe_index_put")
 def index_put(
     x: jax.Array, indices: Sequence[jax.Array | None], values: jax.Array, accumulate: bool, _unsafe: bool = False

@@ -13,6 +13,7 @@ from jax import Array, lax
 
 from torchtpu.ops.random import bits, exponential, normal, positive, real_dtype, symmetric, uniform
 from torchtpu.ops.registry import elementwise, rule
+from torchtpu.ops.scan import scan
 
 # As on CUDA: beyond, float32 probabilities are too coarse.
 _MAX_CATEGORIES = 2**24
@@ -52,7 +53,7 @@ def multinomial(p: Array, count: int, replacement: bool, *, key: Array) -> Array
         return jnp.argmax(p / exponential(key, p.shape, p.dtype)[1], axis=-1, keepdims=True).astype(np.int64)
     if not replacement:
         return lax.top_k(p / exponential(key, p.shape, p.dtype)[1], count)[1].astype(np.int64)
-    upto = jnp.cumsum(p, axis=-1)
+    upto = scan(p, p.ndim - 1, lax.add)
     drawn = uniform(key, (*p.shape[:-1], count), p.dtype)[1] * upto[..., -1:]
     if p.ndim == 1:
         return _search(upto, drawn)
@@ -234,3 +235,26 @@ def sample_dirichlet(alpha: Array, *, key: Array) -> Array:
     drawn = gamma(key, alpha.astype(real_dtype(alpha.dtype)))[1]
     limits = np.finfo(drawn.dtype)
     return jnp.clip(drawn / jnp.sum(drawn, axis=-1, keepdims=True), limits.tiny, 1 - limits.eps)
+
+
+@elementwise("aten::_dirichlet_grad", metadata=lambda x, alpha, total: torch.empty_like(x))
+def dirichlet_grad(x: Array, alpha: Array, total: Array) -> Array:
+    """Return how a sample of Beta(alpha, total - alpha) moves with alpha, divided by 1 - x, at a fixed quantile.
+
+    That is -(dF/dalpha) / (dF/dx) / (1 - x) of the distribution function F. Its derivative by alpha is a difference in
+    float64 of the smaller of F and 1 - F, which are known to as many digits as they have: exact to about seven.
+    """
+    dtype = x.dtype
+    x, alpha, total = (v.astype(np.float64) for v in (x, alpha, total))
+    beta = total - alpha
+    lower = x <= alpha / total
+    step = 1e-4 * alpha
+
+    def log_tail(a: Array) -> Array:
+        first, second = jnp.where(lower, a, beta), jnp.where(lower, beta, a)
+        return jnp.log(lax.betainc(first, second, jnp.where(lower, x, 1 - x)))
+
+    log_pdf = (alpha - 1) * jnp.log(x) + (beta - 1) * jnp.log1p(-x) + lax.lgamma(total) - lax.lgamma(alpha) - lax.lgamma(beta)
+    change = (log_tail(alpha + step) - log_tail(alpha - step)) / (2 * step)
+    moved = jnp.where(lower, -change, change) * jnp.exp(log_tail(alpha) - log_pdf) / (1 - x)
+    return jnp.where(jnp.isnan(moved), 0, moved).astype(dtype)

@@ -41,10 +41,14 @@ _SHORT = {lax.add: lax.cumsum, lax.mul: lax.cumprod, lax.max: lax.cummax, lax.mi
 
 
 def _running(combine: Combine, name: str) -> None:
-    @rule(name, meta=True)
+    def check(x: torch.Tensor, _dim: int, dtype: torch.dtype | None, out: torch.Tensor | None = None) -> None:
+        if x.numel() and torch.bool in (dtype, out.dtype if out is not None else None):
+            raise NotImplementedError(f"{name.removeprefix('aten::')} into bool is not implemented")
+
+    @rule(name, meta=True, check=check)
     def running(x: jax.Array, dim: int, _dtype: torch.dtype | None, *, out: Sequence[torch.Tensor]) -> jax.Array:
         x = accumulated(x, out)
-        return scan(x, dim % x.ndim, combine) if x.ndim else x
+        return scan(x, dim % x.ndim, combine) if x.ndim and x.size else x
 
 
 _running(lax.add, "aten::cumsum")

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from jax import lax
 
-from torchtpu.dtypes import xla_dtype
+from torchtpu.dtypes import spoken, xla_dtype
 from torchtpu.evaluate import cast
 from torchtpu.ops.reduction import wide
 from torchtpu.ops.registry import overload, rule
@@ -23,7 +23,9 @@ Meta = Sequence[torch.Tensor]
 # -- joining
 
 
-def _check_cat(tensors: Sequence[torch.Tensor], *_: Any) -> None:
+def _check_cat(tensors: Sequence[torch.Tensor], _dim: int = 0, out: torch.Tensor | None = None) -> None:
+    if out is not None and not all(torch.can_cast(t.dtype, out.dtype) for t in tensors):
+        raise TypeError(f"torch.cat(): input types can't be cast to the desired output type {spoken(out.dtype)}")
     for position, tensor in enumerate(tensors):
         if tensor.dim() == 0:
             raise RuntimeError(f"zero-dimensional tensor (at position {position}) cannot be concatenated")

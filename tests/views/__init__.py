@@ -1,0 +1,1 @@
+"""Random programs of views and writes, on the CPU and on `tpu`, compared after each line."""
