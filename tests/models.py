@@ -93,3 +93,43 @@ class GPT(nn.Module):
             x = block(x)
         logits = self.head(self.norm(x))
         return F.cross_entropy(logits.view(-1, logits.shape[-1]), targets.reshape(-1))
+
+
+class Decoder(nn.Module):
+    """A language model that generates with a key-value cache, which grows by one token a step."""
+
+    def __init__(self, vocab: int = 256, width: int = 64, layers: int = 2, heads: int = 4) -> None:
+        super().__init__()
+        self.heads = heads
+        self.tokens = nn.Embedding(vocab, width)
+        self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(2 * layers))
+        self.qkv = nn.ModuleList(nn.Linear(width, 3 * width) for _ in range(layers))
+        self.proj = nn.ModuleList(nn.Linear(width, width) for _ in range(layers))
+        self.mlps = nn.ModuleList(mlp(width, 4 * width, width) for _ in range(layers))
+        self.head = nn.Linear(width, vocab)
+
+    def forward(self, ids: torch.Tensor, cache: list[tuple[torch.Tensor, torch.Tensor]]) -> torch.Tensor:
+        """Read ids `[batch, tokens]`, and extend the cache by them. Returns the logits `[batch, vocab]` of the next token."""
+        x = self.tokens(ids)
+        b, t, c = x.shape
+        for k, (qkv, proj, mlp_) in enumerate(zip(self.qkv, self.proj, self.mlps, strict=True)):
+            q, key, value = (z.view(b, t, self.heads, -1).transpose(1, 2) for z in qkv(self.norms[2 * k](x)).split(c, dim=2))
+            if len(cache) > k:
+                key, value = torch.cat([cache[k][0], key], 2), torch.cat([cache[k][1], value], 2)
+                cache[k] = key, value
+            else:
+                cache.append((key, value))
+            y = F.scaled_dot_product_attention(q, key, value, is_causal=t > 1)
+            x = x + proj(y.transpose(1, 2).reshape(b, t, c))
+            x = x + mlp_(self.norms[2 * k + 1](x))
+        return self.head(x[:, -1])
+
+    @torch.no_grad()
+    def generate(self, ids: torch.Tensor, new_tokens: int) -> list[int]:
+        """Continue ids `[1, tokens]` greedily, reading every token as it comes."""
+        cache: list[tuple[torch.Tensor, torch.Tensor]] = []
+        made: list[int] = []
+        for _ in range(new_tokens):
+            ids = self(ids, cache).argmax(-1, keepdim=True)
+            made.append(ids.item())
+        return made

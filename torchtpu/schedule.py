@@ -1,8 +1,11 @@
 """Schedules: a pending graph as the programs that run it.
 
-Most graphs are one program. A large forward and backward pass becomes a few, cut before matrix products, into which XLA
-fuses nothing anyway: what the backward pass has used up is freed between them, where one program would hold every
-activation to its end. Parts that look alike, as a model's layers do, share a program.
+Most graphs are one program. A large backward pass becomes some tens, cut beside matrix products, into which XLA fuses
+nothing anyway: what it has used up is freed between them, where one program would hold every activation to its end.
+Parts that look alike, as a model's layers do, share a program.
+
+A graph whose shapes change from run to run is cut where ops that the run before had too meet new ones: the former find their
+programs, and of the latter layers share a program.
 """
 
 from __future__ import annotations
@@ -14,9 +17,10 @@ from typing import Any
 from torchtpu.layout import Layout
 from torchtpu.program import Node, Program, Wires, graph_function
 
-# A graph with a backward pass is cut into about this many parts, if its results are larger than this.
-_PARTS = 20
-_MIN_BYTES = 32 << 20
+# A graph whose results are larger than this runs apart from the backward pass that follows it; with a backward pass in
+# it, it is cut into about so many parts.
+LARGE = 32 << 20
+_PARTS = 40
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +34,7 @@ class Part:
         slots: its outputs.
         numbers: positions, among the graph's, of the numbers that it takes.
         donated: refs whose memory it may reuse, and which are gone after it.
-        dead: slots that nothing needs after it (the donated ones among them).
+        dead: refs that the graph does not need after it (the donated ones among them).
     """
 
     program: Program
@@ -44,10 +48,18 @@ class Part:
 
 @dataclass(slots=True)
 class Schedule:
-    """The parts in order; `reused`: it has run more than once; `layouts`: of the slots that pass between parts."""
+    """A graph as programs.
+
+    Attributes:
+        parts: in order.
+        layouts: of the slots that pass between parts.
+        whole: it was not cut because its shapes keep changing.
+        reused: it has run more than once.
+    """
 
     parts: tuple[Part, ...]
     layouts: dict[int, Layout]
+    whole: bool = True
     reused: bool = False
 
 
@@ -61,6 +73,7 @@ def build(
     donated: Sequence[int],
     inputs: Sequence[Layout],
     compiled: Callable[[Program], None],
+    known: Sequence[bool] | None = None,
 ) -> Schedule:
     """Compile the programs that a graph needs.
 
@@ -70,6 +83,7 @@ def build(
         donated: positions of the inputs that nothing else holds.
         inputs: layouts of the graph's inputs.
         compiled: called with each program that had to be compiled.
+        known: where shapes keep changing: for each op, whether the graph of the run before had it too.
     """
     slots, numbers = _positions(nodes)
     layouts = {
@@ -80,7 +94,14 @@ def build(
     keep = set(kept)
     free_inputs = {-1 - k for k in donated}
     parts = []
-    for members in _cut(nodes, wanted):
+
+    def layout(r: int) -> Layout:
+        return layouts[r] if r >= 0 else inputs[-1 - r]
+
+    cut = _cut(nodes, wanted, slots, last_use, lambda r: layout(r).nbytes)
+    if known is not None:
+        cut = [piece for members in cut for piece in _pieces(nodes, members, known)]
+    for members in cut:
         end = members[-1]
         made = [s for k in members for s in slots[k]]
         outputs = tuple(s for s in made if s in keep or last_use.get(s, -1) > end)
@@ -88,12 +109,13 @@ def build(
         refs = tuple(dict.fromkeys(r for k in members for r in nodes[k].refs if r not in local))
         local |= {r: -1 - i for i, r in enumerate(refs)}
         leaving = [r for r in refs if last_use[r] <= end and r not in keep]
-        given = _donations(leaving, free_inputs, refs, outputs, layouts, inputs)
         part_nodes = tuple(Node(n.plan, tuple(local[r] for r in n.refs), n.backward) for n in (nodes[k] for k in members))
+        dying = {-1 - i: layout(r) for i, r in enumerate(refs) if r in leaving and (r >= 0 or r in free_inputs)}
+        given = _donations(part_nodes, [local[s] for s in outputs], dying)
         key = (part_nodes, tuple(local[s] for s in outputs), tuple(given))
         program = programs.get(key)
         if program is None:
-            program = programs[key] = _compile(key, [layouts[r] if r >= 0 else inputs[-1 - r] for r in refs])
+            program = programs[key] = _compile(key, [layout(r) for r in refs])
             compiled(program)
         parts.append(
             Part(
@@ -103,11 +125,11 @@ def build(
                 outputs,
                 tuple(n for k in members for n in numbers[k]),
                 tuple(refs[i] for i in given),
-                tuple(r for r in leaving if r >= 0),
+                tuple(leaving),
             )
         )
     passing = {s: layouts[s] for p in parts for s in p.slots}
-    return Schedule(tuple(parts), passing)
+    return Schedule(tuple(parts), passing, whole=known is None)
 
 
 def _positions(nodes: Sequence[Node]) -> tuple[list[range], list[range]]:
@@ -131,41 +153,86 @@ def _wanted(nodes: Sequence[Node], slots: Sequence[range], kept: Sequence[int]) 
     return wanted[::-1]
 
 
-def _cut(nodes: Sequence[Node], wanted: Sequence[int]) -> list[list[int]]:
-    """Split the wanted nodes, in order, into parts."""
+def _cut(
+    nodes: Sequence[Node], wanted: Sequence[int], slots: Sequence[range], last_use: dict[int, int], nbytes: Callable[[int], int]
+) -> list[list[int]]:
+    """Split the wanted nodes, in order, into parts: beside a product, once enough was made or can be freed."""
     total = sum(nodes[k].plan.nbytes for k in wanted)
-    if total < _MIN_BYTES or not any(nodes[k].backward for k in wanted):
+    if total < LARGE or not any(nodes[k].backward for k in wanted):
         return [list(wanted)]
-    parts: list[list[int]] = [[]]
-    size = 0
+    parts: list[list[int]] = []
+    size = total
+    beside = True
     for k in wanted:
-        if size >= total / _PARTS and nodes[k].plan.product:
+        plan = nodes[k].plan
+        if size >= total / _PARTS and (beside or plan.product):
             parts.append([])
-            size = 0
+            size, first = 0, slots[k].start
         parts[-1].append(k)
-        size += nodes[k].plan.nbytes
+        size += plan.nbytes + sum(nbytes(r) for r in set(nodes[k].refs) if r < first and last_use[r] == k)
+        beside = plan.product
     return parts
 
 
-def _donations(
-    leaving: Sequence[int],
-    free_inputs: set[int],
-    refs: Sequence[int],
-    outputs: Sequence[int],
-    layouts: dict[int, Layout],
-    inputs: Sequence[Layout],
-) -> list[int]:
-    """Return the positions in `refs` of arrays that end here and whose memory an output of the same layout can take."""
-    room: dict[Layout, int] = {}
-    for s in outputs:
-        room[layouts[s]] = room.get(layouts[s], 0) + 1
+def _pieces(nodes: Sequence[Node], members: Sequence[int], known: Sequence[bool]) -> list[list[int]]:
+    """Split nodes, in order, where known ones meet new ones, and the new ones so that each piece has one product at most."""
+    pieces: list[list[int]] = []
+    full = False
+    for k in members:
+        product = nodes[k].plan.product and not known[k]
+        if not pieces or known[k] != known[pieces[-1][-1]] or (full and product):
+            pieces.append([])
+            full = False
+        pieces[-1].append(k)
+        full = full or product
+    return pieces
+
+
+def _donations(nodes: Sequence[Node], outputs: Sequence[int], dying: dict[int, Layout]) -> list[int]:
+    """Return the positions of the inputs whose memory an output of the same layout takes without a copy.
+
+    XLA takes donation as an order and copies where it can't otherwise keep it. So every op that reads such an input must
+    come before the one that makes the output, or be that one, writing each element where it read it.
+
+    Args:
+        nodes: a part's ops.
+        outputs: its slots that are wanted.
+        dying: layouts of the inputs that nothing needs after the part, by reference.
+    """
+    readers: dict[int, list[int]] = {}
+    maker: dict[int, int] = {}
+    before: list[int] = []  # per op, the set of those that it depends on, as bits
+    layouts: dict[int, Layout] = {}
+    for k, node in enumerate(nodes):
+        ancestors = 0
+        for r in node.refs:
+            if r in dying:
+                readers.setdefault(r, []).append(k)
+            elif r >= 0:
+                ancestors |= before[maker[r]] | 1 << maker[r]
+        before.append(ancestors)
+        for layout in node.plan.outputs:
+            layouts[len(maker)] = layout
+            maker[len(maker)] = k
     given = []
-    for r in leaving:
-        layout = layouts[r] if r >= 0 else inputs[-1 - r]
-        if (r >= 0 or r in free_inputs) and room.get(layout, 0):
-            room[layout] -= 1
-            given.append(refs.index(r))
+    for s in outputs:
+        k = maker[s]
+        for r, layout in dying.items():
+            if layout == layouts[s] and all(before[k] >> q & 1 or (q == k and _in_place(nodes[k], r)) for q in readers[r]):
+                given.append(-1 - r)
+                del dying[r]
+                break
     return sorted(given)
+
+
+def _in_place(node: Node, ref: int) -> bool:
+    """Whether an op can write its result over an input."""
+    plan = node.plan
+    return all(
+        p in plan.donatable or (plan.pointwise and plan.views[plan.needs[p]].covers)
+        for p, r in enumerate(node.refs)
+        if r == ref
+    )
 
 
 def _compile(key: tuple[Any, ...], inputs: Sequence[Layout]) -> Program:
@@ -173,4 +240,4 @@ def _compile(key: tuple[Any, ...], inputs: Sequence[Layout]) -> Program:
     wires = Wires([w for n in nodes for w in n.plan.wires])
     function = graph_function(nodes, outputs, wires, len(inputs))
     name = f"fused_{len(nodes)}_ops#{len(programs) + 1}"
-    return Program(name, tuple(n.plan.info() for n in nodes), function, tuple(inputs), wires, donated)
+    return Program(name, tuple(n.plan.info() for n in nodes), function, tuple(inputs), wires, donated, nodes, outputs)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import platform
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
 import jax
 import torch
 
-import torchtpu
-from tests.bench import dispatch, steps
+import torchtpu  # noqa: F401 - registers the device
+from tests.bench import dispatch, generation, steps
 from tests.bench.clock import Row
 
 BENCHMARKS = {
@@ -19,6 +20,7 @@ BENCHMARKS = {
     "elementwise": steps.elementwise,
     "mlp": steps.mlp_step,
     "gpt": steps.gpt_step,
+    "generate": generation.generation,
 }
 
 
@@ -47,7 +49,7 @@ def main(names: list[str]) -> int:
             "# Benchmarks\n\nMedians of interleaved rounds in one process; `make bench` writes this file. Times are of one\n"
             f"noisy machine: trust the ratios. HBM peaks: tensors measured, temporaries as compiled by XLA.\n\n"
             f"{platform.machine()}, {torch.get_num_threads()} threads, {torch.tpu.get_device_name()}, {versions}, "
-            f"torchtpu {torchtpu.__version__}.\n\n"
+            f"torchtpu {version('torchtpu')}.\n\n"
         )
         Path(__file__).with_name("results.md").write_text(head + text)
     return int(any(row.holds is False for row in rows))
