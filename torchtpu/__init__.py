@@ -6,13 +6,15 @@ from typing import Any
 
 from torchtpu import _torch_gaps, config, device
 from torchtpu._register import name_device
+from torchtpu.explain import explain
 from torchtpu.interchange import from_jax, to_jax
+from torchtpu.report import Report
 from torchtpu.watch import watch
 
 name_device(device)
 _torch_gaps.apply_all()
 
-__all__ = ["config", "from_jax", "to_jax", "watch"]
+__all__ = ["Report", "config", "explain", "from_jax", "to_jax", "watch"]
 
 
 def load_ipython_extension(shell: Any) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 from torch.library import Library
-from torch.optim.optimizer import register_optimizer_step_post_hook
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from torchtpu import autocast
 from torchtpu.errors import DeviceTakenError
@@ -94,7 +94,7 @@ _kernels: dict[str, Any] = {}
 @cache
 def start() -> None:
     """Load jax and the operators, and register a kernel for each."""
-    from torchtpu import allocation, lazy_bits, streams, transfer
+    from torchtpu import allocation, lazy_bits, ownership, streams, transfer
     from torchtpu.buffer import DEVICE  # noqa: F401  (resolves the renamed device)
     from torchtpu.kernel import Kernel, entry
     from torchtpu.modes import deferred, state
@@ -114,6 +114,7 @@ def start() -> None:
             "resize_": allocation.resize,
             "set_": allocation.set_empty,
             "set_.source_Storage": allocation.set_storage,
+            "set_.source_Storage_storage_offset": allocation.set_window,
         }
     )
     for name in allocation.METADATA_ONLY:
@@ -136,6 +137,8 @@ def start() -> None:
         for key in ("PrivateUse1", "AutogradPrivateUse1"):
             _aten.impl(name.removeprefix("aten::"), composed, key)
     autocast.register()
+    register_optimizer_step_pre_hook(ownership.step_begins)
+    register_optimizer_step_post_hook(ownership.step_ends)
     register_optimizer_step_post_hook(deferred.optimizer_stepped)
 
 

@@ -33,6 +33,7 @@ def apply_all() -> None:
     autocast_cache()
     generator()
     module_conversion()
+    cross_entropy_accumulation()
 
 
 def _is_tpu(where: Any) -> bool:
@@ -342,3 +343,21 @@ def _shared_tensors(module: torch.nn.Module) -> list[list[tuple[dict[str, torch.
                 if tensor is not None:
                     places.setdefault(id(tensor), []).append((members, name))
     return [found for found in places.values() if len(found) > 1]
+
+
+def cross_entropy_accumulation() -> None:
+    """`linear_cross_entropy` in chunks sums 16-bit floats in their own dtype on devices that it does not know (torch 2.13).
+
+    On the CPU and on CUDA it sums them in float32; here it shall do what it does on the CPU.
+    """
+    from torch.nn.modules import linear_cross_entropy_options as module
+
+    options, defaults = module.LinearCrossEntropyOptions, module._AUTO_DEFAULTS
+    resolve = options._resolve_auto_acc_dtype
+
+    @functools.wraps(resolve)
+    def resolve_accumulation(dtype: torch.dtype, where: torch.device | None) -> torch.dtype | None:
+        return resolve(dtype, torch.device("cpu") if where is not None and where.type == "tpu" else where)
+
+    options._resolve_auto_acc_dtype = staticmethod(resolve_accumulation)
+    defaults.update({("tpu", dtype): choice for (where, dtype), choice in list(defaults.items()) if where == "cpu"})

@@ -38,9 +38,11 @@ class Buffer:
         error: why the promise can't be kept, once a flush has failed.
         shared: the array's memory is exported (DLPack), so it must never be donated.
         origin: the user's line that made it, while lines are kept.
+        made: the number of the op that made it; unset unless `provenance` has set it.
+        owner: what it is for; unset unless `ownership` has set it.
     """
 
-    __slots__ = ("layout", "array", "nbytes", "epoch", "ref", "error", "shared", "origin", "__weakref__")
+    __slots__ = ("layout", "array", "nbytes", "epoch", "ref", "error", "shared", "origin", "made", "owner", "__weakref__")
 
     def __init__(self, layout: Layout, array: Any = None) -> None:
         self.layout = layout
@@ -54,11 +56,11 @@ class Buffer:
             u.live = live = u.live + n
             u.allocated += n
             u.allocations += 1
-            if live > u.peak:
-                u.peak = live
+            if live > u.mark:
+                hbm.rise(self)
             if u.trace is not None:
                 self.origin = u.origin or lines.here()
-                u.trace.append((n, id(self), layout, self.origin))
+                u.trace.allocated(self)
 
     def fulfil(self, array: Any) -> None:
         """Keep the promise."""
@@ -71,7 +73,7 @@ class Buffer:
         if u.live > u.peak:
             u.peak = u.live
         if u.trace is not None:
-            u.trace.append((n, id(self), self.layout, self.origin))
+            u.trace.allocated(self)
 
     def release(self) -> None:
         """Take the bytes off the account: the memory is gone, or (donated) belongs to another buffer."""
@@ -81,7 +83,7 @@ class Buffer:
             u = hbm.usage
             u.live -= n
             if u.trace is not None:
-                u.trace.append((-n, id(self), self.layout, self.origin))
+                u.trace.released(self, n)
 
     __del__ = release
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 from collections.abc import Iterator
 from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any
@@ -108,9 +109,14 @@ def shares_memory() -> bool:
     return device().platform == "cpu"
 
 
-@cache
 def memory_limit() -> int:
-    """Bytes of memory that tensors may use: the device's own limit, or the machine's memory for XLA:CPU."""
+    """Bytes of memory that tensors may use: what the device has, or less if `config.memory_limit` says so."""
+    return min(config.memory_limit or sys.maxsize, device_memory())
+
+
+@cache
+def device_memory() -> int:
+    """Bytes of the device's memory, or of the machine's for XLA:CPU."""
     stats = device().memory_stats() or {}
     if "bytes_limit" in stats:
         return int(stats["bytes_limit"])

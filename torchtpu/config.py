@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 from collections.abc import Iterator
+from types import ModuleType
 from typing import Any, Literal
 
 from torchtpu.errors import did_you_mean
@@ -52,13 +54,19 @@ cpu_fallback: Literal["warn", "error", "silent"] = _choice(  # type: ignore[assi
 max_pending_ops: int = _number("TORCHTPU_MAX_PENDING_OPS", 2000)
 max_pending_bytes: int = _number("TORCHTPU_MAX_PENDING_BYTES", 4 << 30)
 
-# A region of code whose graph compiled this often without ever being reused is run op by op until a graph comes back.
+# Bytes of device memory that tensors may use, if that is less than the device has; 0: all of it.
+memory_limit: int = _number("TORCHTPU_MEMORY_LIMIT", 0)
+
+# A region of code whose graph compiled this often without ever being reused is compiled in pieces until a graph comes back.
 churn_limit: int = _number("TORCHTPU_CHURN_LIMIT", 3)
 
 # Checks of debug mode. Indices are read on the host anyway once waited for; the others cost more than the op.
 debug_nan: bool = False
 debug_index: bool = True
 debug_compare_cpu: bool = False
+
+# Debug mode opens a debugger before each op of this name ("mm", "aten::mm"), or when a line ("train.py:12") comes to an op.
+debug_break: str = ""
 
 _KNOBS = {name for name in globals() if not name.startswith("_") and name in __annotations__}
 
@@ -77,8 +85,27 @@ def options(**knobs: Any) -> Iterator[None]:
         if name == "cpu_fallback":
             _choice(name, value, FALLBACKS)
     before = {name: globals()[name] for name in knobs}
-    globals().update(knobs)
+    _update(knobs)
     try:
         yield
     finally:
-        globals().update(before)
+        _update(before)
+
+
+def _update(knobs: dict[str, Any]) -> None:
+    for name, value in knobs.items():
+        setattr(sys.modules[__name__], name, value)
+
+
+class _Config(ModuleType):
+    """The module's type: the account of memory looks at the limit only when it is told of a new one, or near the old one."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        super().__setattr__(name, value)
+        if name == "memory_limit":
+            from torchtpu import hbm
+
+            hbm.limit_changed()
+
+
+sys.modules[__name__].__class__ = _Config

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from torchtpu import client, hbm, reads
+from torchtpu import client, config, hbm, reads
 from torchtpu.random import (
     default_generators,
     get_rng_state,
@@ -75,6 +75,7 @@ __all__ = [
     "seed_all",
     "set_device",
     "set_eager_mode",
+    "set_per_process_memory_fraction",
     "set_rng_state",
     "set_rng_state_all",
     "set_stream",
@@ -326,6 +327,20 @@ def mem_get_info(device: Device = None) -> tuple[int, int]:
     index_of(device)
     total = client.memory_limit()
     return max(total - hbm.usage.live, 0), total
+
+
+def set_per_process_memory_fraction(fraction: float, device: Device = None) -> None:
+    """Let tensors use this part of the device's memory, as `torch.cuda.set_per_process_memory_fraction`.
+
+    The device starts for it. What is in use already stays.
+
+    Raises:
+        ValueError: `fraction` is not between 0 and 1.
+    """
+    index_of(device)
+    if not 0 < fraction <= 1:
+        raise ValueError(f"invalid memory fraction {fraction}: it must be above 0 and at most 1")
+    config.memory_limit = max(int(fraction * client.device_memory()), 1)
 
 
 def empty_cache() -> None:

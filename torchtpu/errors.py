@@ -8,8 +8,13 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
 
 import torch
+
+if TYPE_CHECKING:
+    from torchtpu.checks.finding import Finding
+    from torchtpu.report.holdings import Holdings
 
 
 class TorchTPUError(RuntimeError):
@@ -32,8 +37,42 @@ class CompileError(TorchTPUError):
     """XLA refused a program. The text names the op and the line that recorded it."""
 
 
+class SyncError(TorchTPUError):
+    """A read waits for the device where `--no-sync` or `torch.tpu.set_sync_debug_mode("error")` forbids that."""
+
+
 class NumericsError(TorchTPUError):
-    """A check of debug mode failed: a NaN or Inf appeared, or an op disagrees with the CPU."""
+    """A check of debug mode failed: a NaN or Inf appeared, or an op disagrees with the CPU.
+
+    Attributes:
+        finding: the op, its line, and its inputs with their values and history, as a `torchtpu.checks.Finding`.
+    """
+
+    def __init__(self, message: str, finding: Finding) -> None:
+        super().__init__(message)
+        self.finding = finding
+
+    def __reduce__(self) -> tuple[Any, ...]:  # for other processes: a message alone is not enough to make one
+        return type(self), (str(self), self.finding)
+
+
+class OutOfMemoryError(torch.OutOfMemoryError):
+    """A tensor or a program does not fit into device memory.
+
+    Attributes:
+        holdings: what filled it: who held how many bytes, made by which line, and what frees them. The text ends with it.
+    """
+
+    def __init__(self, message: str, holdings: Holdings | None = None) -> None:
+        super().__init__(message)
+        self.holdings = holdings
+
+    def __str__(self) -> str:
+        message = str(self.args[0]) if self.args else ""
+        if self.holdings is None or not self.holdings.rows:
+            return message
+        advice = "Free some of it, use a smaller batch, or checkpoint activations."
+        return f"{message}\nWhat holds it, largest first (measured):\n{self.holdings.lines()}\n{advice}"
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
@@ -56,10 +95,10 @@ def check_broadcast(shapes: Sequence[Sequence[int]]) -> None:
         common = [b if a == 1 else a for a, b in zip(first, second, strict=True)]
 
 
-def out_of_memory(wanted: int, live: int, limit: int, what: str) -> torch.OutOfMemoryError:
-    """Build the error for an allocation of `wanted` bytes with `live` of `limit` bytes in use."""
-    gib = 2**30
-    return torch.OutOfMemoryError(
-        f"tpu out of memory: {what} needs {wanted / gib:.2f} GiB, {live / gib:.2f} GiB of {limit / gib:.2f} GiB are in use. "
-        "Free tensors (del, or %reset for what Out[] holds), use a smaller batch, or checkpoint activations."
-    )
+def out_of_memory(wanted: int, live: int, limit: int, what: str) -> OutOfMemoryError:
+    """Build the error for an allocation of `wanted` bytes with `live` of `limit` bytes in use, with who holds them."""
+    from torchtpu.report import units
+    from torchtpu.report.holdings import Holdings
+
+    needs, used, of = (units.nbytes(n) for n in (wanted, live, limit))
+    return OutOfMemoryError(f"tpu out of memory: {what} needs {needs}, {used} of {of} are in use.", Holdings.now())

@@ -7,12 +7,17 @@ are then other functions, so that watching costs nothing when off.
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from torchtpu import provenance
 from torchtpu.lines import Origin
 
 if TYPE_CHECKING:
+    from torchtpu.causes import Cause
+    from torchtpu.checks import Difference
+    from torchtpu.plan import Plan
     from torchtpu.program import Program
 
 
@@ -23,14 +28,14 @@ class Compile:
     Attributes:
         program: what was compiled.
         seconds: tracing, lowering and XLA together (measured).
-        cause: why there was no cached one, in a few words.
+        cause: why none of the programs at hand would do.
         origin: the line whose op or read asked for it.
         at: seconds since the log began.
     """
 
     program: Program
     seconds: float
-    cause: str
+    cause: Cause
     origin: Origin | None
     at: float
 
@@ -41,24 +46,28 @@ class Runs:
 
     Attributes:
         count: number of runs.
+        passes: number of graphs that ran it, whose layers may share it; for programs of one op, number of runs.
         seconds: host time inside the launches (measured; on XLA:CPU small programs run inside the launch).
         reason: why it ran: the flush reason, or the mode for programs of one op.
         origins: the line of each of its ops, at its first run.
         first, last: seconds since the log began.
+        numbers: that its ops took at its first run.
     """
 
     program: Program
     reason: str
     origins: tuple[Origin | None, ...]
     first: float
+    numbers: Sequence[Any] = ()
     count: int = 0
+    passes: int = 0
     seconds: float = 0.0
     last: float = 0.0
 
 
 @dataclass(slots=True)
 class Flush:
-    """A pending graph was run. `nodes` ops, `live` results kept; `pieces` > 1 where churn had it run op by op."""
+    """A pending graph was run. `nodes` ops, `live` results kept; `pieces`: the programs that ran it."""
 
     reason: str
     origin: Origin | None
@@ -94,26 +103,41 @@ class Fallback:
     at: float
 
 
+class Traced(NamedTuple):
+    """An op of debug mode. `seconds` to launch it and wait for it, `at` since the log began; `difference` from the CPU."""
+
+    plan: Plan
+    origin: Origin | None
+    seconds: float
+    at: float
+    difference: Difference | None
+
+
 @dataclass(slots=True)
 class Log:
     """Everything recorded between the start and the end of one watch.
 
     Attributes:
-        runs: per program and line of its first op.
+        runs: per program and line of its first op (told apart by identity: the code of two cells with one statement is equal).
         cache_hits: runs and flushes that found their program compiled.
-        plan_seconds: host time spent planning ops (meta kernels, keys) on first sight (measured).
-        record_seconds: host time inside torchtpu's kernels, without compile, run and wait (measured).
+        ops, dispatch_seconds: ops that were called, and host time spent on noting them (measured).
+        run_seconds: host time inside launches (measured).
         mode: the mode at the start.
+        tracing: whether debug mode keeps each op in `trace`.
+        first_op: number that the first op will have in `provenance`.
     """
 
     mode: str
     started: float = field(default_factory=time.perf_counter)
     ended: float | None = None
     compiles: list[Compile] = field(default_factory=list)
-    runs: dict[tuple[int, Origin | None], Runs] = field(default_factory=dict)
+    runs: dict[tuple[Any, ...], Runs] = field(default_factory=dict)
     flushes: list[Flush] = field(default_factory=list)
     syncs: list[Sync] = field(default_factory=list)
     fallbacks: list[Fallback] = field(default_factory=list)
+    trace: list[Traced] = field(default_factory=list)
+    tracing: bool = False
+    first_op: int = field(default_factory=lambda: provenance.latest() + 1)
     cache_hits: int = 0
     ops: int = 0
     dispatch_seconds: float = 0.0
@@ -123,14 +147,24 @@ class Log:
         """Seconds since the log began."""
         return time.perf_counter() - self.started
 
-    def ran(self, program: Program, reason: str, origins: tuple[Origin | None, ...], seconds: float) -> None:
-        """Count a run."""
+    def ran(
+        self,
+        program: Program,
+        reason: str,
+        origins: tuple[Origin | None, ...],
+        seconds: float,
+        numbers: Sequence[Any] = (),
+        again: bool = False,
+    ) -> None:
+        """Count a run; `again`: not the first one in its graph."""
         at = self.now()
-        key = (id(program), origins[0] if origins else None)
+        first = origins[0] if origins else None
+        key = (id(program), id(first[0]), *first[1:]) if first is not None else (id(program),)
         runs = self.runs.get(key)
         if runs is None:
-            runs = self.runs[key] = Runs(program, reason, origins, at)
+            runs = self.runs[key] = Runs(program, reason, origins, at, numbers)
         runs.count += 1
+        runs.passes += not again
         runs.seconds += seconds
         runs.last = at
         self.run_seconds += seconds

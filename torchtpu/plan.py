@@ -17,10 +17,10 @@ from torch.utils._python_dispatch import _disable_current_modes
 from torchtpu import client, errors, hbm
 from torchtpu.buffer import TensorSpec
 from torchtpu.dtypes import xla_dtype
-from torchtpu.evaluate import NumberArg, TensorArg, cast, evaluator, fill_places
+from torchtpu.evaluate import NumberArg, TensorArg, cast, check_in_place, evaluator, fill_places
 from torchtpu.layout import Layout, View, dense_order
 from torchtpu.ops.registry import Rule
-from torchtpu.program import NodeInfo, Program, Wires
+from torchtpu.program import Node, NodeInfo, Program, Wires
 from torchtpu.schema import Signature
 
 
@@ -33,12 +33,32 @@ class Replay:
     written: tuple[int, ...]
 
     def run(self, tensors: Sequence[torch.Tensor], numbers: Sequence[Any]) -> Any:
-        """Call the op with these tensors and numbers in the placeholders."""
-        positional, named = self.signature.split([fill_places(p, tensors, numbers) for p in self.template])
+        """Call the op on the CPU with these tensors and numbers in the placeholders."""
+        places = [_CPU if isinstance(p, torch.device) else p for p in self.template]
+        positional, named = self.signature.split([fill_places(p, tensors, numbers) for p in places])
         return self.signature.op(*positional, **named)
 
 
+@dataclass(frozen=True, slots=True)
+class PlanKey:
+    """What tells a plan from the others of its op, beside the tensors' views: for saying why it was compiled.
+
+    Attributes:
+        names, template: the schema's arguments, with placeholders for tensors and dynamic numbers.
+        types: of the numbers.
+        aliases: for each tensor argument, the first one with the same storage.
+        precision: of float32 products when the plan was made; empty where the op has none.
+    """
+
+    names: Sequence[str]
+    template: list[Any]
+    types: tuple[str, ...]
+    aliases: tuple[int, ...]
+    precision: str
+
+
 _META = torch.device("meta")
+_CPU = torch.device("cpu")
 
 
 class Plan:
@@ -58,12 +78,15 @@ class Plan:
         bounds: (position, lowest, highest) of each tensor argument that holds indices, for debug mode's check.
         replay: how to run the op on the CPU, for debug mode's comparison.
         product: it is a matrix product or a convolution.
+        pointwise: each element of its results comes from the same element of its inputs.
+        key: what it was made for.
         program, donating, last: the op's own programs, and the one chosen for the latest launch.
     """
 
     __slots__ = (
         "name", "scope", "views", "needs", "all_needed", "wires", "packing", "outputs", "specs", "writes", "resizes", "finish",
-        "donatable", "bounds", "replay", "_body", "program", "donating", "last", "route", "product", "nbytes",
+        "donatable", "bounds", "replay", "_body", "program", "donating", "last", "route", "product", "pointwise", "key",
+        "nbytes",
     )  # fmt: skip
 
     def __init__(
@@ -81,6 +104,8 @@ class Plan:
         bounds: Sequence[tuple[int, int, int]] = (),
         replay: Replay | None = None,
         product: bool = False,
+        pointwise: bool = False,
+        key: PlanKey | None = None,
     ) -> None:
         self.name, self.views, self.needs, self.wires = name, tuple(views), tuple(needs), tuple(wires)
         self.scope = name.removeprefix("aten::")
@@ -97,7 +122,8 @@ class Plan:
         self.donating: Program | None = None
         self.last: Program | None = None
         self.route = route
-        self.product = product
+        self.product, self.pointwise = product, pointwise
+        self.key = key
         self.bounds = tuple(bounds)
         self.replay = replay
 
@@ -122,7 +148,9 @@ class Plan:
 
         inputs = tuple(self.views[n].layout for n in self.needs)
         name = "aten_" + self.scope.replace(".", "_")
-        return Program(name, (self.info(),), run, inputs, self.packing, donate)
+        node = Node(self, tuple(-1 - p for p in range(len(inputs))))
+        results = tuple(range(len(self.outputs)))
+        return Program(name, (self.info(),), run, inputs, self.packing, donate, (node,), results)
 
 
 def written_layout(view: View) -> Layout:
@@ -206,8 +234,15 @@ class Planner:
         signature, rule = self.signature, self.rule
         meta_tensors = arguments.flat_tensors(metas)
         written = arguments.written(rule.writes if rule else ())
-        _check_overlap(signature, arguments.views, aliases, written)
+        elementwise = rule is not None and rule.promotion is not None
+        if elementwise and signature.mutated and not signature.outs and not rule.each:
+            check_in_place(rule, signature, metas)
+        _check_overlap(signature, arguments.views, aliases, written, elementwise or signature.name == "aten::copy_")
         resizes = [(w, tuple(meta_tensors[w].shape)) for w in written if tuple(meta_tensors[w].shape) != self._sizes_before[w]]
+        for w, size in resizes:
+            if any(p != w and aliases[p] == aliases[w] and v == arguments.views[w] for p, v in enumerate(arguments.views)):
+                shape = list(self._sizes_before[w])
+                raise RuntimeError(f"output with shape {shape} doesn't match the broadcast shape {list(size)}")
         if resizes:
             return Plan(signature.name, arguments.views, (), (), (), (), lambda *_: [], lambda t, n: None, resizes)
         returned = results if isinstance(results, (tuple, list)) else (results,)
@@ -239,7 +274,6 @@ class Planner:
         needs = sorted({aliases[p] for p in read})
 
         # An elementwise op that reads the window it writes reads each element before it writes it.
-        elementwise = rule is not None and rule.promotion is not None
         reread = {aliases[p] for p in range(len(views)) if p not in ignored and not (elementwise and p in written)}
 
         undefined = {k for k, (kind, _) in enumerate(recipe) if kind == "value"}
@@ -265,11 +299,16 @@ class Planner:
 
         as_list = signature.returns_list
         finish = _finisher(recipe, isinstance(results, (tuple, list)), as_list)
+        if rule is not None and rule.each and signature.mutated and not signature.outs:
+            finish = _version_bumper(written)
         bounds = [
             (_position(meta_tensors, index), -size if negative else 0, size - 1)
             for index, size, negative in (rule.indexed(*metas) if rule is not None and rule.indexed is not None else ())
         ]
         replay = None if rule is not None and rule.random else Replay(signature, arguments.template, tuple(written))
+        product = rule is not None and rule.precision
+        precision = torch.get_float32_matmul_precision() if product else ""
+        key = PlanKey(signature.names, arguments.template, arguments.types(), tuple(aliases), precision)
         return Plan(
             signature.name,
             views,
@@ -283,7 +322,9 @@ class Planner:
             route,
             bounds,
             replay,
-            rule is not None and rule.precision,
+            product,
+            elementwise,
+            key,
         )
 
 
@@ -291,24 +332,36 @@ def _position(tensors: Sequence[torch.Tensor], wanted: torch.Tensor) -> int:
     return next(p for p, t in enumerate(tensors) if t is wanted)
 
 
-# Of the ops with `out=`: those that do not take an input as `out`, although elementwise ops do.
-_OUT_APART = frozenset({"aten::cat.out", "aten::kthvalue.values", "aten::take.out"})
+# Ops that may not read what they write, which elementwise ops may, element by element.
+_APART = frozenset(
+    f"aten::{name}"
+    for name in (
+        "_index_put_impl_", "cat.out", "index_add_", "index_add.out", "index_copy_", "index_copy.out", "index_put_",
+        "kthvalue.values", "scatter_.src", "scatter_.value", "scatter_add_", "take.out",
+    )
+)  # fmt: skip
 
 
-def _check_overlap(signature: Signature, views: Sequence[View], aliases: Sequence[int], written: Sequence[int]) -> None:
+_IDEMPOTENT = frozenset({"aten::fill_.Scalar", "aten::fill_.Tensor", "aten::zero_"})
+
+
+def _check_overlap(
+    signature: Signature, views: Sequence[View], aliases: Sequence[int], written: Sequence[int], elementwise: bool
+) -> None:
     """Raise where PyTorch refuses to write because of shared memory; not all of its meta kernels check.
 
     Raises:
-        RuntimeError: elements of a written tensor share memory, or an `out=` tensor overlaps an input.
+        RuntimeError: elements of a written tensor share memory, or a written tensor overlaps one that is read.
     """
+    apart = signature.name in _APART
     advice = "refer to a single memory location. Please clone() the tensor before performing the operation."
     for w in written:
-        if views[w].repeats:
+        if views[w].repeats and signature.name not in _IDEMPOTENT:
             raise RuntimeError(f"unsupported operation: more than one element of the written-to tensor {advice}")
-        if signature.outs:
+        if signature.outs or elementwise or apart:
             for p, view in enumerate(views):
                 overlap = p not in written and aliases[p] == aliases[w] and views[w].overlap(view)
-                if overlap == "partial" or (overlap == "full" and signature.name in _OUT_APART):
+                if overlap == "partial" or (overlap == "full" and apart):
                     raise RuntimeError(
                         f"unsupported operation: some elements of the input tensor and the written-to tensor {advice}"
                     )
@@ -341,6 +394,15 @@ def _finisher(recipe: list[Any], several: bool, as_list: bool) -> Callable[..., 
         return values if as_list else tuple(values)
 
     return finish if recipe else lambda tensors, new: None
+
+
+def _version_bumper(written: Sequence[int]) -> Callable[..., None]:
+    """Autograd leaves the version counters of a foreach op's tensors to the device's kernel."""
+
+    def finish(tensors: Sequence[torch.Tensor], new: Sequence[torch.Tensor]) -> None:
+        torch.autograd.graph.increment_version([t for p in written if not (t := tensors[p]).is_inference()])
+
+    return finish
 
 
 class Arguments:
@@ -381,6 +443,13 @@ class Arguments:
             self.numbers.append(value)
             return NumberArg(len(self.numbers) - 1)
         return value
+
+    def types(self) -> tuple[str, ...]:
+        """Name the type of each dynamic number."""
+        return tuple(
+            f"{str(n.dtype).removeprefix('torch.')} scalar" if isinstance(n, torch.Tensor) else type(n).__name__
+            for n in self.numbers
+        )
 
     def forget_tensors(self) -> None:
         """Let go of the call's own tensors: a plan keeps its arguments, and must not keep device memory."""

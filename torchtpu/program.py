@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from torchtpu import client, disk_cache, errors, hbm
+from torchtpu import client, compiler, errors, hbm
 from torchtpu.layout import Layout
 
 if TYPE_CHECKING:
@@ -100,6 +100,8 @@ class Program:
     Attributes:
         name: `aten_mul` for one op, `fused_12_ops#3` for the third graph.
         nodes: its ops.
+        graph: its ops with their plans and references, as in `Node`.
+        results: slots of the graph that it returns.
         inputs, outputs: layouts of its arrays (numbers not counted).
         donated: positions of the inputs whose memory it may reuse.
         call: the compiled callable: arrays, then packed numbers; returns a tuple of arrays.
@@ -109,8 +111,8 @@ class Program:
     """
 
     __slots__ = (
-        "name", "nodes", "inputs", "outputs", "donated", "wires", "call", "compile_seconds",
-        "argument_bytes", "output_bytes", "temp_bytes", "alias_bytes", "compiled", "from_disk",
+        "name", "nodes", "graph", "results", "inputs", "outputs", "donated", "wires", "call", "compile_seconds",
+        "argument_bytes", "output_bytes", "temp_bytes", "alias_bytes", "compiled", "from_disk", "_function",
     )  # fmt: skip
 
     def __init__(
@@ -121,25 +123,21 @@ class Program:
         inputs: tuple[Layout, ...],
         wires: Wires,
         donated: tuple[int, ...],
+        graph: tuple[Node, ...] = (),
+        results: tuple[int, ...] = (),
     ) -> None:
         import jax
 
+        self.graph, self.results, self._function = graph, results, function
         self.name, self.nodes, self.inputs, self.wires, self.donated = name, nodes, inputs, wires, donated
         function.__name__ = function.__qualname__ = name.partition("#")[0]
         start = time.perf_counter()
-        with client.tracing():
-            arguments = [jax.ShapeDtypeStruct(i.shape, i.dtype, sharding=client.sharding()) for i in inputs]
-            arguments += [jax.ShapeDtypeStruct((len(m),), d, sharding=client.sharding()) for _, d, m in wires.groups]
-            lowered = jax.jit(function, donate_argnums=donated, keep_unused=True).lower(*arguments)
-        key = disk_cache.key_of(lowered.as_text(debug_info=True), COMPILER_OPTIONS)
-        self.compiled = disk_cache.load(key)
-        self.from_disk = self.compiled is not None
-        try:
-            if self.compiled is None:
-                self.compiled = lowered.compile(compiler_options=COMPILER_OPTIONS)
-                disk_cache.save(key, self.compiled)
-        except jax.errors.JaxRuntimeError as error:
-            raise compile_error(name, nodes, error) from None
+        with compiler.announce(name, len(nodes)) as about:
+            lowered = self._lower()
+            try:
+                self.compiled, self.from_disk = compiler.compile(about, lowered, COMPILER_OPTIONS)
+            except jax.errors.JaxRuntimeError as error:
+                raise compile_error(name, nodes, error) from None
         self.call = self.compiled
         self.outputs = tuple(Layout(o.shape, o.dtype) for o in lowered.out_info)
         stats = self.compiled.memory_analysis()
@@ -148,6 +146,22 @@ class Program:
         self.temp_bytes = stats.temp_size_in_bytes if stats else 0
         self.alias_bytes = stats.alias_size_in_bytes if stats else 0
         self.compile_seconds = time.perf_counter() - start
+
+    def _lower(self) -> Any:
+        import jax
+
+        with client.tracing():
+            arguments = [jax.ShapeDtypeStruct(i.shape, i.dtype, sharding=client.sharding()) for i in self.inputs]
+            arguments += [jax.ShapeDtypeStruct((len(m),), d, sharding=client.sharding()) for _, d, m in self.wires.groups]
+            return jax.jit(self._function, donate_argnums=self.donated, keep_unused=True).lower(*arguments)
+
+    def stablehlo(self) -> str:
+        """Return what XLA was given, as StableHLO whose locations name the ops. It is lowered anew: nothing keeps it."""
+        return self._lower().as_text(debug_info=True)
+
+    def hlo(self) -> str:
+        """Return what XLA made of it, as optimized HLO; `op_name` leads back to the ops."""
+        return self.compiled.as_text() or ""  # None where a backend has no text
 
     def __repr__(self) -> str:
         return f"Program({self.name}, {len(self.nodes)} ops, {self.compile_seconds:.3f} s to compile)"

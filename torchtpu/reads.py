@@ -5,13 +5,16 @@ The answer is in the instruction that the user's frame stands at. It is looked u
 
 from __future__ import annotations
 
+import contextlib
 import dis
 import math
 import warnings
+from collections.abc import Iterator
 from functools import lru_cache
 from types import CodeType
 
 from torchtpu import lines
+from torchtpu.errors import SyncError
 from torchtpu.lines import Origin
 
 # What to do with a read that waits: nothing, warn, or raise. `torch.tpu.set_sync_debug_mode` sets it.
@@ -23,15 +26,46 @@ def object_to(what: str) -> None:
     """Warn of a read, or refuse it.
 
     Raises:
-        RuntimeError: `torch.tpu.set_sync_debug_mode("error")` is in force.
+        SyncError: `torch.tpu.set_sync_debug_mode("error")` is in force.
     """
     origin = lines.here()
     line = lines.resolve(origin)
     where = f" ({line.where}: {line.source})" if line is not None else ""
-    text = f"{kind(origin, what)} waits for the device{where}"
+    read = kind(origin, what)
+    text = f"{read} waits for the device{where}"
+    instead = f". Instead: {remedy(read)}" if remedy(read) else ""
     if debug_mode == 2:
-        raise RuntimeError(f"{text}, which torch.tpu.set_sync_debug_mode('error') forbids")
-    warnings.warn(text, RuntimeWarning, stacklevel=2)
+        raise SyncError(f"{text}, which --no-sync or torch.tpu.set_sync_debug_mode('error') forbids{instead}")
+    warnings.warn(f"{text}{instead}", RuntimeWarning, stacklevel=2)
+
+
+@contextlib.contextmanager
+def forbidden() -> Iterator[None]:
+    """Refuse reads inside a `with` block, as `torch.tpu.set_sync_debug_mode("error")` does."""
+    global debug_mode
+    before, debug_mode = debug_mode, MODES.index("error")
+    try:
+        yield
+    finally:
+        debug_mode = before
+
+
+_REMEDIES = {
+    "bool": "decide on the device with torch.where or a mask, or read once every N steps",
+    "int": "index with the tensor itself, or take the number from the CPU before it goes to the device",
+    "float": "keep it a tensor: torch.sqrt(x) in place of math.sqrt(x), x in place of float(x)",
+    "complex": "keep it a tensor",
+    "item": "keep the tensor (detached), and read it every N steps or after the loop",
+    "tolist": "read once, after the loop",
+    "to_host": "copy once, after the loop",
+    "format": "log every N steps",
+    "print": "log every N steps",
+}
+
+
+def remedy(kind: str) -> str:
+    """Say what to do instead of a kind of read; empty where it was asked for (`synchronize`)."""
+    return _REMEDIES.get(kind, "")
 
 
 # What a call of this name reads. Others are named after the kernel that was asked: `item`, `to_host`.

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from torchtpu import client, dtypes, events, lazy_bits, lines, reads
+from torchtpu import client, dtypes, events, lazy_bits, lines, provenance, reads
 from torchtpu.buffer import Buffer, buffer_of
 from torchtpu.modes import deferred, strict
 from torchtpu.plan import storage_spec
@@ -131,6 +131,8 @@ def copy_(target: torch.Tensor, source: torch.Tensor, non_blocking: bool = False
             if spec.order is not None:
                 value = value.permute(spec.order)
             storage.buffer = Buffer(spec.layout, from_host(value))
+            if events.logs:
+                provenance.copied(storage.buffer, lines.here())
             return whole
         source = source.to(target.device)
     on_device(target, lazy_bits.resolved(source))

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from torchtpu import client, ledger
+from torchtpu import client, holders, ledger
 from torchtpu.events import Log
 from torchtpu.report.report import Report, fill
 
@@ -16,14 +16,20 @@ if TYPE_CHECKING:
 
 
 @contextlib.contextmanager
-def watch() -> Iterator[Report]:
+def watch(*, trace: bool = False) -> Iterator[Report]:
     """Report what the device does inside a `with` block.
 
     A watch is a boundary: pending work is run before it begins and when it ends, and it ends when the device has nothing
     left to do. So its figures are those of the code in it, and of nothing else. Watches may be nested.
 
+    Args:
+        trace: keep each op with its line, time and bytes in `report.trace`. Only debug mode waits for each op.
+
     Yields:
         a report that is filled when the block ends, also when an exception ends it.
+
+    Raises:
+        ValueError: `trace` in another mode than debug.
 
     Example:
         with torchtpu.watch() as report:
@@ -33,9 +39,14 @@ def watch() -> Iterator[Report]:
     """
     from torchtpu import modes  # here: it imports jax, which `import torchtpu` must not
 
+    if trace and modes.current() is not modes.EagerMode.DEFER_NEVER_AND_LAUNCH_BLOCKING:
+        raise ValueError(
+            f"a trace needs debug mode, which waits for each op; this is {modes.current().label}. "
+            "Enter it first: with torch.tpu.set_eager_mode('debug'), torchtpu.watch(trace=True) as report: ..."
+        )
     modes.flush("start of watch")
     report = Report.unfinished()
-    log = Log(modes.current().label)
+    log = Log(modes.current().label, tracing=trace)
     memory = ledger.start()
     modes.start_log(log)
     try:
@@ -71,5 +82,5 @@ def _finish(report: Report, log: Log, memory: Ledger, error: str) -> Exception |
         ledger.stop(memory)
     if failed is not None:
         error = error or f"{type(failed).__name__}: {failed}"
-    fill(report, build.figures(log, finish, memory.close(), error))
+    fill(report, build.figures(log, finish, memory.close(), error, holders.everything()))
     return failed

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from enum import Enum
 from typing import Any
 
-from torchtpu import client, config, errors, events
+from torchtpu import client, config, errors, events, modules
 from torchtpu.events import Log
 
 
@@ -161,12 +161,15 @@ def pending() -> int:
 def start_log(log: Log) -> None:
     """Send events to `log` too."""
     events.logs.append(log)
+    modules.watch()
     state.select()
 
 
 def stop_log(log: Log) -> None:
     """Stop sending events to `log`."""
     events.logs.remove(log)
+    if not events.logs:
+        modules.unwatch()
     state.select()
 
 

@@ -9,9 +9,11 @@ from typing import Any
 
 import jax
 import numpy as np
+import torch
 
-from torchtpu import client, errors, events, hbm, lines
+from torchtpu import client, errors, events, hbm, lines, ownership, provenance
 from torchtpu.buffer import Buffer
+from torchtpu.causes import Cause, ops as op_causes
 from torchtpu.plan import Plan
 from torchtpu.program import Program
 
@@ -32,12 +34,17 @@ def run(plan: Plan, inputs: list[Buffer], numbers: Sequence[Any]) -> list[Buffer
         program = select(plan, inputs)
     if numbers:
         arrays += plan.packing.pack(numbers)
-    if program.temp_bytes:
-        hbm.peak_with(program.output_bytes + program.temp_bytes, program.name)
     try:
+        if program.temp_bytes:
+            hbm.run(program.name, program.output_bytes, 0, program.temp_bytes)
         results = program.call(*arrays)
     except jax.errors.JaxRuntimeError as error:
         raise run_error(plan, error) from None
+    except torch.OutOfMemoryError:
+        for b in inputs:
+            if not b.nbytes:  # `select` took it off the account, but nothing has taken its memory
+                b.fulfil(b.array)
+        raise
     if len(results) == 1:
         return [Buffer(plan.outputs[0], results[0])]
     return [Buffer(layout, array) for layout, array in zip(plan.outputs, results, strict=True)]
@@ -60,10 +67,12 @@ def run_watched(plan: Plan, inputs: list[Buffer], numbers: Sequence[Any]) -> lis
         hbm.usage.origin = None
     seconds = time.perf_counter() - start
     program = plan.last
+    provenance.record(plan, origin, inputs, results, program.name)
+    ownership.record(plan, inputs, results)
     for log in events.logs:
         log.ops += 1
         log.cache_hits += program in known
-        log.ran(program, log.mode, (origin,), seconds)
+        log.ran(program, log.mode, (origin,), seconds, numbers)
     return results
 
 
@@ -75,17 +84,17 @@ def select(plan: Plan, inputs: list[Buffer], reserve: bool = True) -> Program:
     """
     if not plan.donatable:
         if plan.program is None:
-            plan.program = _compile(plan, ())
+            plan.program = _compile(plan, (), inputs)
         plan.last = plan.program
         return plan.program
     for p in plan.donatable:
         if inputs[p].shared or _refcount(inputs[p]) > _STORAGE_ONLY:
             if plan.program is None:
-                plan.program = _compile(plan, ())
+                plan.program = _compile(plan, (), inputs)
             plan.last = plan.program
             return plan.program
     if plan.donating is None:
-        plan.donating = _compile(plan, plan.donatable)
+        plan.donating = _compile(plan, plan.donatable, inputs)
     if reserve:
         for p in plan.donatable:
             inputs[p].release()
@@ -93,21 +102,43 @@ def select(plan: Plan, inputs: list[Buffer], reserve: bool = True) -> Program:
     return plan.donating
 
 
-def _compile(plan: Plan, donate: tuple[int, ...]) -> Program:
+def _compile(
+    plan: Plan,
+    donate: tuple[int, ...],
+    inputs: Sequence[Buffer] = (),
+    recorded_at: lines.Origin | None = None,
+    because: Cause | None = None,
+) -> Program:
     program = plan.compile(donate)
-    if events.logs:
-        origin = lines.note()
-        for log in events.logs:
-            log.compiles.append(events.Compile(program, program.compile_seconds, "first time", origin, log.now()))
+    origin = recorded_at or (lines.note() if events.logs else lines.here())
+    cause = op_causes.compiled(plan, donate, inputs, origin, recorded_at is not None, because)
+    for log in events.logs:
+        log.compiles.append(events.Compile(program, program.compile_seconds, cause, origin, log.now()))
     return program
 
 
-def launch(plan: Plan, arrays: list[Any], numbers: Sequence[Any]) -> Sequence[Any]:
-    """Run one op on arrays, outside any account."""
+def ready(plan: Plan, recorded_at: lines.Origin | None = None, because: Cause | None = None) -> Program:
+    """Return a plan's program, compiled on first use.
+
+    Args:
+        plan: the op.
+        recorded_at: its line, if it was recorded in a graph that is now run op by op.
+        because: what would have made that graph compile, while somebody watches.
+    """
     if plan.program is None:
-        plan.program = _compile(plan, ())
+        plan.program = _compile(plan, (), (), recorded_at, because)
+    return plan.program
+
+
+def launch(plan: Plan, arrays: list[Any], numbers: Sequence[Any]) -> Sequence[Any]:
+    """Run one op on arrays, outside any account.
+
+    Raises:
+        torch.OutOfMemoryError: its results do not fit.
+    """
+    hbm.check(plan.nbytes, plan.name)
     try:
-        return plan.program.call(*arrays, *plan.packing.pack(numbers))
+        return ready(plan).call(*arrays, *plan.packing.pack(numbers))
     except jax.errors.JaxRuntimeError as error:
         raise run_error(plan, error) from None
 

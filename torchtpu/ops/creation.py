@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import ceil, isfinite
 from typing import Any
 
@@ -12,7 +12,7 @@ import torch
 from jax import Array, lax
 
 from torchtpu.dtypes import xla_dtype
-from torchtpu.ops.registry import entry, rule
+from torchtpu.ops.registry import entry, overload, rule
 
 # Fills. They do not read the tensor: it may not even have been computed.
 
@@ -20,6 +20,28 @@ from torchtpu.ops.registry import entry, rule
 @rule("aten::fill.Scalar", "aten::fill.Tensor", dynamic="value", ignores="self", meta=True)
 def fill(_self: Any, value: Any, *, out: list[Any]) -> Array:
     return jnp.broadcast_to(jnp.asarray(value).astype(xla_dtype(out[0].dtype)), out[0].shape)
+
+
+_FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+_INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
+_LIMITS = {d: (i.min, i.max) for d in _FLOATS + _INTEGERS for i in [(torch.finfo if d in _FLOATS else torch.iinfo)(d)]}
+
+
+def _refuse_overflow(name: str, *mask: torch.Tensor) -> None:
+    """Raise for a number that the dtype cannot hold, where the CPU does; XLA would make it infinite, or wrap it."""
+    on_cpu = overload(f"aten::{name}.Scalar")
+
+    @entry(f"aten::{name}.Scalar", f"aten::{name}_.Scalar")
+    def checked(kernel: Callable[..., Any], x: torch.Tensor, *mask_and_number: Any) -> torch.Tensor:
+        number = mask_and_number[-1]
+        limits = _LIMITS.get(x.dtype)
+        if limits is not None and (isinstance(number, complex) or not limits[0] <= number <= limits[1]):
+            on_cpu(torch.empty(1, dtype=x.dtype, device="cpu"), *mask, number)  # raises, or not: infinities and NaN may fit
+        return kernel(x, *mask_and_number)
+
+
+_refuse_overflow("fill")
+_refuse_overflow("masked_fill", torch.ones(1, dtype=torch.bool, device="cpu"))
 
 
 @rule("aten::zero", ignores="self", meta=True)

@@ -11,15 +11,11 @@ from typing import Any
 
 import torch
 
-from torchtpu import fallback, transfer
-from torchtpu.ops.registry import entry, overload
-from torchtpu.schema import Signature
+from torchtpu import transfer
+from torchtpu.ops.registry import entry
 
 Tensor = torch.Tensor
 aten = torch.ops.aten  # always with the overload: to find one that fits, torch may print the tensors, which reads them
-
-# `unique(dim=...)` sorts by one column after the other; beyond this many it goes to the CPU.
-_MAX_COLUMNS = 16
 
 
 def _read(values: Tensor, kind: str) -> Any:
@@ -214,6 +210,14 @@ def unique_dim_consecutive(
     return values.movedim(0, dim), inverse, counts
 
 
+def _ranks(columns: Tensor) -> Tensor:
+    """Return, for each element, how many distinct values of its column are less."""
+    ordered, order = torch.sort(columns, dim=0, stable=True)
+    other = (ordered[1:] != ordered[:-1]) & ((ordered[1:] == ordered[1:]) | (ordered[:-1] == ordered[:-1]))
+    less = torch.nn.functional.pad(other.cumsum(0), (0, 0, 1, 0))
+    return torch.zeros_like(less).scatter_(0, order, less)
+
+
 @entry("aten::unique_dim")
 def unique_dim(
     _kernel: Any, x: Tensor, dim: int, sorted: bool = True, return_inverse: bool = False, return_counts: bool = False
@@ -221,14 +225,11 @@ def unique_dim(
     _check_dims(x, dim)
     rows = x.movedim(dim, 0)
     columns = rows.flatten(1) if rows.dim() > 1 else rows[:, None]
-    if columns.shape[1] > _MAX_COLUMNS:
-        signature = Signature(overload("aten::unique_dim"))
-        fallback.check(signature.name, NotImplementedError(f"its slices have more than {_MAX_COLUMNS} elements"))
-        return fallback.run(signature, (x, dim, sorted, return_inverse, return_counts), {})
-    order = torch.arange(x.shape[dim], device=x.device)
-    for k in range(columns.shape[1] - 1, -1, -1):  # stable: the first column decides in the end
-        key = columns[:, k].index_select(0, order)
-        order = order.index_select(0, torch.sort(key, stable=True)[1])
+    while len(rows) and columns.shape[1] > 1:  # pairs of columns become one, in the order of both
+        ranks = _ranks(columns)
+        last = [ranks[:, -1:]] if ranks.shape[1] % 2 else []
+        columns = torch.cat([ranks[:, 0:-1:2] * len(ranks) + ranks[:, 1::2], *last], dim=1)
+    order = torch.sort(columns[:, 0], stable=True)[1]
     values, inverse, counts = _unique(rows.index_select(0, order), order, "unique", return_inverse, return_counts)
     return values.movedim(0, dim), inverse, counts
 

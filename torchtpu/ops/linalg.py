@@ -16,6 +16,7 @@ import jax.scipy.linalg
 import torch
 from jax import lax
 
+from torchtpu.ops.reduction import wide
 from torchtpu.ops.registry import entry, rule
 
 
@@ -352,4 +353,4 @@ def _cross(a: jax.Array, b: jax.Array, dim: int) -> jax.Array:
 
 @rule("aten::linalg_matrix_exp")
 def _matrix_exp(a: jax.Array) -> jax.Array:
-    return a if a.size == 0 else jax.scipy.linalg.expm(a)
+    return a if a.size == 0 else jax.scipy.linalg.expm(wide(a))

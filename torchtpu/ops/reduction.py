@@ -199,8 +199,12 @@ def std_mean(x: jax.Array, dim: Dims, correction: float | None, keepdim: bool) -
 
 @rule("aten::linalg_vector_norm", meta=True)
 def vector_norm(x: jax.Array, p: float, dim: Dims, keepdim: bool, _dtype: torch.dtype | None, *, out: Meta) -> jax.Array:
-    dtype = accumulation_dtype(xla_dtype(out[0].dtype))  # a real one, also for complex x
-    axes = axes_of(x, dim)
+    # The result is real, also for complex x.
+    return norm_over(x, p, axes_of(x, dim), keepdim, accumulation_dtype(xla_dtype(out[0].dtype)))
+
+
+def norm_over(x: jax.Array, p: float, axes: tuple[int, ...], keepdim: bool, dtype: Any) -> jax.Array:
+    """Return the p-norm over `axes`, computed in the real `dtype`."""
     if x.dtype.kind == "c" and p == 2:
         return jnp.sqrt(jnp.sum(x.real.astype(dtype) ** 2 + x.imag.astype(dtype) ** 2, axes, keepdims=keepdim))
     size = jnp.abs(x if x.dtype.kind == "c" else x.astype(dtype)).astype(dtype)
@@ -238,6 +242,15 @@ def native_norm(
     x: jax.Array, p: float | None, dim: Dims = None, keepdim: bool = False, dtype: torch.dtype | None = None, *, out: Meta
 ) -> jax.Array:
     return norm(x, p, dim, keepdim, dtype, out=out)
+
+
+@rule("aten::renorm", dynamic="maxnorm")
+def renorm(x: jax.Array, p: float, dim: int, maxnorm: Any) -> jax.Array:
+    """The factor is rounded to the dtype of `x` before the product, as PyTorch does."""
+    rest = tuple(d for d in range(x.ndim) if d != dim % x.ndim)
+    norms = norm_over(x, p, rest, True, accumulation_dtype(x.real.dtype))
+    factor = jnp.where(norms > maxnorm, maxnorm / (norms + 1e-7), 1)
+    return wide(x) * wide(factor.astype(x.dtype))
 
 
 @rule("aten::logsumexp", meta=True)

@@ -13,9 +13,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 
 from torchtpu.ops.registry import rule
 from torchtpu.ops.softmax import wide
+
+# Of the weights of 8-bit images.
+_MAX_BITS = 22
 
 # (inputs, weights), both of shape (outputs, taps); weights of None: the input itself.
 Table = tuple[np.ndarray, np.ndarray | None]
@@ -137,6 +141,30 @@ def resize(x: jax.Array, tables: Sequence[Table | None]) -> jax.Array:
     return x
 
 
+def _in_fixed_point(table: Table) -> tuple[Table, int]:
+    """Return a table with whole weights, taps of the same input joined, and the power of 2 that they are multiplied by.
+
+    Weights fit into 16 bits, with as many bits as the largest one leaves.
+    """
+    inputs, weights = table
+    joined = np.zeros_like(weights)
+    first = (inputs[:, :, None] == inputs[:, None, :]).argmax(2)  # the first tap of the same input
+    np.add.at(joined, (np.arange(len(inputs))[:, None], first), weights)
+    bits = next(b for b in range(_MAX_BITS + 1) if b == _MAX_BITS or int(0.5 + joined.max() * 2 ** (b + 1)) >= 2**15)
+    return (inputs, np.trunc(joined * 2**bits + np.copysign(0.5, joined)).astype(np.int32)), bits
+
+
+def resize_bytes(x: jax.Array, tables: Sequence[Table | None]) -> jax.Array:
+    """Interpolate 8-bit images as PyTorch's CPU kernels do: the last axis first, each rounded to 8 bits."""
+    x = x.astype(np.int32)
+    for k in reversed(range(len(tables))):
+        if tables[k] is not None:
+            table, bits = _in_fixed_point(tables[k])
+            x = _apply(x, x.ndim - len(tables) + k, table) + (1 << (bits - 1))
+            x = jnp.clip(lax.shift_right_arithmetic(x, jnp.full_like(x, bits)), 0, 255)
+    return x
+
+
 def _register(name: str, table: Callable[..., Table], aligned: bool) -> None:
     """Register an interpolation and its gradient: `table` takes `align_corners` if `aligned`."""
 
@@ -148,6 +176,8 @@ def _register(name: str, table: Callable[..., Table], aligned: bool) -> None:
         return [None if n == count and scale in (None, 1.0) else make(n, count, scale, real) for n, count, scale in sides]
 
     def forward(x: jax.Array, size: Sequence[int], *options: Any) -> jax.Array:
+        if aligned and len(size) == 2 and x.dtype == np.uint8:
+            return resize_bytes(x, tables(np.float64, x.shape, size, options))
         x = wide(x)
         return resize(x, tables(x.dtype, x.shape, size, options))
 

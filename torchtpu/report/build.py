@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from torchtpu import client, events, lines
-from torchtpu.ledger import Account, Held
+from torchtpu import client, events, lines, provenance
+from torchtpu.causes import Kind
+from torchtpu.ledger import Account
 from torchtpu.lines import Line, Origin
+from torchtpu.report import memory
+from torchtpu.report.report import Live
 from torchtpu.report.rows import (
-    BufferRow,
     CompileRow,
     FallbackRow,
     FlushRow,
@@ -19,18 +21,22 @@ from torchtpu.report.rows import (
     Storm,
     SyncRow,
 )
+from torchtpu.report.trace import Call, Trace
 
 if TYPE_CHECKING:
+    from torchtpu.buffer import Buffer
+    from torchtpu.holders import Holder
     from torchtpu.layout import Layout
     from torchtpu.program import Program
 
 Resolve = Callable[[Origin | None], Line | None]
 
-STORM = 5  # compilations of the same ops for one line that deserve a warning
-_MAX_BUFFERS = 50
+STORM = 5  # compilations for one line, all but the first ones of its ops, that deserve a warning
 
 
-def figures(log: events.Log, finish: float, account: Account, error: str) -> dict[str, Any]:
+def figures(
+    log: events.Log, finish: float, account: Account, error: str, alive: Iterable[tuple[Buffer, list[Holder]]] = ()
+) -> dict[str, Any]:
     """Return the fields of a `Report`.
 
     Args:
@@ -38,8 +44,10 @@ def figures(log: events.Log, finish: float, account: Account, error: str) -> dic
         finish: seconds from the last line until the device was idle.
         account: of device memory.
         error: the exception that ended the watch, as text.
+        alive: the buffers that have memory at the end, with who holds them.
     """
     resolve = _resolver()
+    rows, live = _programs(log, resolve)
     started = client.started()
     platform = client.device().platform if started else ""
     return {
@@ -50,26 +58,22 @@ def figures(log: events.Log, finish: float, account: Account, error: str) -> dic
         "error": error,
         "seconds": _seconds(log, finish),
         "ops": log.ops,
-        "compiles": len(log.compiles),
+        "compiles": sum(not c.program.from_disk for c in log.compiles),
+        "disk_hits": sum(c.program.from_disk for c in log.compiles),
         "cache_hits": log.cache_hits,
         "runs": sum(r.count for r in log.runs.values()),
-        "programs": _programs(log, resolve),
-        "compile_events": tuple(
-            CompileRow(c.program.name, _names(c.program.outputs), resolve(c.origin), c.cause, c.seconds, c.at)
-            for c in log.compiles
-        ),
+        "programs": rows,
+        "live": live,
+        "compile_events": tuple(_compile(c, resolve) for c in log.compiles),
         "flushes": tuple(
             FlushRow(f.reason, resolve(f.origin), f.nodes, f.live, f.pieces, f.seconds, f.at) for f in log.flushes
         ),
         "syncs": tuple(SyncRow(s.kind, resolve(s.origin), s.seconds, s.nbytes, s.at) for s in log.syncs),
         "fallbacks": _fallbacks(log.fallbacks, resolve),
-        "storms": _storms(log.compiles, resolve),
-        "hbm_before": account.before,
-        "hbm_peak": account.peak,
-        "hbm_live": account.live,
+        "trace": _trace(log.trace, resolve),
+        "storms": _storms(log, resolve),
         "hbm_limit": client.memory_limit() if started else 0,
-        "hbm_peak_buffers": _buffers(account.held_at_peak, resolve),
-        "hbm_live_buffers": _buffers(account.held_at_end, resolve),
+        **memory.figures(account, alive, resolve),
     }
 
 
@@ -100,7 +104,7 @@ def _seconds(log: events.Log, finish: float) -> Seconds:
     )
 
 
-def _programs(log: events.Log, resolve: Resolve) -> tuple[ProgramRow, ...]:
+def _programs(log: events.Log, resolve: Resolve) -> tuple[tuple[ProgramRow, ...], Live]:
     runs_of: dict[int, list[events.Runs]] = {}
     programs: dict[int, Program] = {}
     for compile in log.compiles:  # a program whose first run failed shows too
@@ -117,8 +121,16 @@ def _programs(log: events.Log, resolve: Resolve) -> tuple[ProgramRow, ...]:
         return ProgramRow(
             name=program.name,
             ops=tuple(
-                OpRow(node.op, resolve(origin), _names(node.outputs))
-                for node, origin in zip(program.nodes, origins, strict=False)
+                OpRow(
+                    info.op,
+                    resolve(origin),
+                    _names(info.outputs),
+                    lines.module_of(origin),
+                    node.backward or (origin is not None and len(origin) > 3),
+                    node.refs,
+                    info.inputs,
+                )
+                for info, node, origin in zip(program.nodes, program.graph, origins, strict=False)
             ),
             inputs=_names(program.inputs),
             outputs=_names(program.outputs),
@@ -131,9 +143,52 @@ def _programs(log: events.Log, resolve: Resolve) -> tuple[ProgramRow, ...]:
             output_bytes=program.output_bytes,
             temp_bytes=program.temp_bytes,
             alias_bytes=program.alias_bytes,
+            results=program.results,
         )
 
-    return tuple(row(key, program) for key, program in programs.items())
+    numbers = tuple(runs_of[key][0].numbers if key in runs_of else () for key in programs)
+    ops = range(log.first_op, provenance.latest() + 1)
+    live = Live(tuple(programs.values()), numbers, ops, tuple(t.seconds for t in log.trace))
+    return tuple(row(key, program) for key, program in programs.items()), live
+
+
+def _trace(trace: Sequence[events.Traced], resolve: Resolve) -> Trace:
+    positions: dict[tuple[int, Line | None], int] = {}
+    calls: list[Call] = []
+    order = []
+    for t in trace:
+        line = resolve(t.origin)
+        key = (id(t.plan), line)
+        if key not in positions:
+            positions[key] = len(calls)
+            plan = t.plan
+            read = sum(plan.views[n].layout.nbytes for n in plan.needs)
+            calls.append(Call(plan.name, line, plan.info().inputs, _names(plan.outputs), read, plan.nbytes))
+        order.append(positions[key])
+    return Trace(
+        tuple(calls),
+        tuple(order),
+        tuple(t.at for t in trace),
+        tuple(t.seconds for t in trace),
+        tuple(t.difference.alone if t.difference is not None else None for t in trace),
+        tuple(t.difference.so_far if t.difference is not None else None for t in trace),
+    )
+
+
+def _compile(event: events.Compile, resolve: Resolve) -> CompileRow:
+    program, cause = event.program, event.cause
+    return CompileRow(
+        program=program.name,
+        outputs=_names(program.outputs),
+        line=resolve(event.origin),
+        kind=str(cause.kind),
+        detail=cause.detail,
+        remedy=cause.remedy,
+        closest=resolve(cause.closest),
+        from_disk=program.from_disk,
+        seconds=event.seconds,
+        at=event.at,
+    )
 
 
 def _names(layouts: Iterable[Layout]) -> tuple[str, ...]:
@@ -150,28 +205,31 @@ def _fallbacks(fallbacks: Iterable[events.Fallback], resolve: Resolve) -> tuple[
     )
 
 
-def _storms(compiles: Iterable[events.Compile], resolve: Resolve) -> tuple[Storm, ...]:
-    groups: dict[tuple[Line | None, str], list[events.Compile]] = {}
-    for c in compiles:
-        # Fused programs of one line count together: a loop that grows has a different number of ops each time.
-        ops = c.program.nodes[0].op if len(c.program.nodes) == 1 else "fused ops"
-        groups.setdefault((resolve(c.origin), ops), []).append(c)
-    storms = [
-        Storm(line, ops, group[-1].cause, len(group), sum(c.seconds for c in group))
-        for (line, ops), group in groups.items()
-        if len(group) >= STORM and line is not None
-    ]
+def _storms(log: events.Log, resolve: Resolve) -> tuple[Storm, ...]:
+    runs: dict[int, int] = {}
+    for r in log.runs.values():
+        runs[id(r.program)] = runs.get(id(r.program), 0) + r.passes
+    groups: dict[Line | None, list[events.Compile]] = {}
+    for c in log.compiles:
+        # A program that is used again, as one of a few sizes, was worth its compile.
+        if c.cause.kind is not Kind.FIRST and runs.get(id(c.program), 0) < 2:
+            groups.setdefault(resolve(c.origin), []).append(c)
+    storms = [_storm(line, group) for line, group in groups.items() if len(group) >= STORM and line is not None]
     return tuple(sorted(storms, key=lambda s: -s.seconds))
 
 
-def _buffers(held: Iterable[Held], resolve: Resolve) -> tuple[BufferRow, ...]:
-    groups: dict[tuple[str, Line | None, bool], list[int]] = {}
-    for h in held:
-        what = f"{h.what} while it runs" if isinstance(h.what, str) else str(h.what)
-        groups.setdefault((what, resolve(h.origin), h.earlier), []).append(h.nbytes)
-    rows = [BufferRow(what, line, earlier, len(sizes), sum(sizes)) for (what, line, earlier), sizes in groups.items()]
-    rows.sort(key=lambda r: -r.nbytes)
-    rest = rows[_MAX_BUFFERS:]
-    if rest:
-        rows[_MAX_BUFFERS:] = [BufferRow("smaller ones", None, False, sum(r.count for r in rest), sum(r.nbytes for r in rest))]
-    return tuple(rows)
+def _storm(line: Line, group: list[events.Compile]) -> Storm:
+    cost: dict[Kind, float] = {}
+    for c in group:
+        cost[c.cause.kind] = cost.get(c.cause.kind, 0.0) + c.seconds
+    kind = max(cost, key=lambda k: cost[k])
+    alike = [c for c in group if c.cause.kind is kind]
+    # Of a line's ops, the first one is nearest to the cause.
+    last = [c.cause for c in alike if _ops(c.program) == _ops(alike[0].program)][-1]
+    ops = dict.fromkeys(_ops(c.program) for c in group)
+    return Storm(line, ", ".join(ops), str(kind), last.detail, last.remedy, len(group), sum(c.seconds for c in group))
+
+
+def _ops(program: Program) -> str:
+    """Name a program by its op. Fused ones have one name: a loop that grows has a different number of ops each time."""
+    return program.nodes[0].op if len(program.nodes) == 1 else "fused ops"

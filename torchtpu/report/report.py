@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, fields
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torchtpu.errors import TorchTPUError, did_you_mean
 from torchtpu.report.rows import (
@@ -13,20 +14,49 @@ from torchtpu.report.rows import (
     CompileRow,
     FallbackRow,
     FlushRow,
+    HoldingRow,
+    OwnerRow,
     ProgramRow,
     Seconds,
     Storm,
     SyncRow,
     measured,
 )
+from torchtpu.report.trace import Trace
+
+if TYPE_CHECKING:
+    from torchtpu.graph import ProgramGraph
+    from torchtpu.program import Program
 
 
 class WatchOpenError(TorchTPUError):
     """A field of a report was read before the watch was over."""
 
 
+@dataclass(frozen=True, slots=True)
+class Live:
+    """What a report has while its process lives, and what is not saved.
+
+    Attributes:
+        programs: those of its rows; numbers: that their ops took at their first run.
+        ops: the numbers of its ops in `provenance`.
+        seconds: of each op, where debug mode traced them.
+    """
+
+    programs: tuple[Program, ...] = ()
+    numbers: tuple[Sequence[Any], ...] = ()
+    ops: range = range(0)
+    seconds: tuple[float, ...] = ()
+
+
+class _WithLive:
+    """A slot that is no field: it is neither saved nor compared."""
+
+    __slots__ = ("_live",)
+
+
 @dataclass(frozen=True, slots=True, repr=False)
-class Report:
+class Report(_WithLive):
     """What the device did while it was watched.
 
     `torchtpu.watch()` hands it out empty and fills it when the `with` block ends; reading a field before that raises
@@ -40,17 +70,22 @@ class Report:
         error: the exception that ended the block, as text; empty if none did.
         seconds: where the time went.
         ops: ATen ops dispatched to the device.
-        compiles: programs compiled.
+        compiles: programs compiled; disk_hits: programs of an earlier session that were loaded instead.
         cache_hits: runs that found their program compiled.
         runs: programs launched.
         programs: each program compiled or run, with its ops, lines, times and bytes.
         compile_events, flushes, syncs, fallbacks: what happened, in order.
+        trace: each op with its line, times and bytes, where debug mode was asked for it (`watch(trace=True)`).
         storms: lines that compiled the same ops again and again, the most expensive first.
         hbm_before: bytes that tensors held at the start.
         hbm_peak: the most bytes held at once, with the temporaries (compiled) of the programs running then.
         hbm_live: bytes that tensors held at the end.
         hbm_limit: bytes that the device has; 0 if it was never started.
+        hbm_peak_at: seconds from the start to the peak.
+        hbm_span, hbm_timeline: the most bytes in use in each of at most 256 spans of `hbm_span` seconds.
+        hbm_peak_owners: whose the bytes at the peak were, largest first; the rows add up to it.
         hbm_peak_buffers, hbm_live_buffers: what held them, largest first; the rows add up to the figure.
+        hbm_holdings: who holds the bytes at the end, and what frees them, largest first.
     """
 
     mode: str
@@ -67,8 +102,15 @@ class Report:
     storms: tuple[Storm, ...]
     hbm_peak_buffers: tuple[BufferRow, ...]
     hbm_live_buffers: tuple[BufferRow, ...]
+    hbm_peak_owners: tuple[OwnerRow, ...]
+    hbm_holdings: tuple[HoldingRow, ...]
+    hbm_timeline: tuple[int, ...] = measured(label="measured, temporaries compiled")
+    hbm_span: float = measured(0.0)
+    hbm_peak_at: float = measured(0.0)
+    trace: Trace = field(default_factory=Trace)
     ops: int = measured()
     compiles: int = measured()
+    disk_hits: int = measured()
     cache_hits: int = measured()
     runs: int = measured()
     hbm_before: int = measured()
@@ -131,6 +173,64 @@ class Report:
 
         return from_json(text)
 
+    def graph(self, program: int | str | None = None) -> ProgramGraph:
+        """Return the graph of a program: its ops, tensors, modules and XLA fusions, to look at or to save.
+
+        Args:
+            program: position in `programs` or name. Left out, the program with the most ops; where each op was a program of
+                its own (strict and debug mode), all ops of the watch, with their times if debug mode traced them.
+
+        Raises:
+            ValueError: the report has no such program.
+        """
+        from torchtpu import graph
+
+        position = self._position(program)
+        live = self._known()
+        if program is None and len(live.ops) > 1 and len(self.programs[position].ops) == 1:
+            return graph.watched_graph(self.mode, live.ops, live.seconds)
+        if not live.programs:
+            return graph.program_graph(self.programs[position], self.compiler)
+        return graph.program_graph(self.programs[position], self.compiler, live.programs[position], live.numbers[position])
+
+    def _known(self) -> Live:
+        return getattr(self, "_live", Live())
+
+    def graphs(self) -> tuple[ProgramGraph, ...]:
+        """Return the graphs of the programs with more than one op, those with the most ops first.
+
+        Where each op was a program of its own (strict and debug mode), it is one graph of the whole watch.
+        """
+        fused = [k for k, program in enumerate(self.programs) if len(program.ops) > 1]
+        if not fused and len(self._known().ops) > 1:
+            return (self.graph(),)
+        return tuple(self.graph(k) for k in sorted(fused, key=lambda k: -len(self.programs[k].ops)))
+
+    def _position(self, program: int | str | None) -> int:
+        names = [p.name for p in self.programs]
+        if not names:
+            raise ValueError("this report has no programs")
+        if program is None:
+            return max(range(len(names)), key=lambda k: len(self.programs[k].ops))
+        if isinstance(program, str):
+            if program not in names:
+                raise ValueError(f"this report has no program {program!r}.{did_you_mean(program, names)}")
+            return names.index(program)
+        if not -len(names) <= program < len(names):
+            raise ValueError(f"this report has {len(names)} programs, there is none at position {program}")
+        return program
+
+    def complete(self) -> None:
+        """Fill in the fusions of its programs, which takes the time to read the compiler's text of each of them."""
+        from torchtpu.graph import hlo
+
+        rows = tuple(
+            row if row.fusions else replace(row, fusions=hlo.fusions(program.hlo()))
+            for row, program in zip(self.programs, self._known().programs, strict=False)
+        )
+        if rows:
+            object.__setattr__(self, "programs", rows)
+
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write the report to a file, as its suffix says: .json, .html or .txt.
 
@@ -175,6 +275,7 @@ def fill(report: Report, figures: dict[str, Any]) -> None:
     """Give an unfinished report its figures: all its fields."""
     for name in _FIELDS:
         object.__setattr__(report, name, figures[name])
+    object.__setattr__(report, "_live", figures["live"])
 
 
 SUFFIXES = (".json", ".html", ".txt")

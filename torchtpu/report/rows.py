@@ -53,11 +53,43 @@ class Seconds:
 
 @dataclass(frozen=True, slots=True)
 class OpRow:
-    """One ATen op of a program, the line that made it, and its results (`float32[8,128]`)."""
+    """One ATen op of a program.
+
+    Attributes:
+        line: the line that made it.
+        outputs: its results (`float32[8,128]`), numbered through the program: the first op's come first.
+        module: path of the nn.Module that made it (`GPT/blocks.0/mlp`), empty outside of any.
+        backward: it belongs to a backward pass.
+        inputs: for each array that it reads, the number of the result (`>= 0`) or `-1 - k` for the program's input k.
+        arguments: its tensor arguments as the op sees them (`float32[128,8]`).
+    """
 
     op: str
     line: Line | None
     outputs: tuple[str, ...]
+    module: str = ""
+    backward: bool = False
+    inputs: tuple[int, ...] = ()
+    arguments: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class FusionRow:
+    """One kernel of a program: a fusion, or an instruction that XLA left alone.
+
+    Attributes:
+        name: of the HLO instruction.
+        kind: its opcode, and the kind of a fusion: `loop fusion`, `dot`.
+        ops: positions of the ATen ops that it computes, or parts of them.
+        root: position of the op whose result it writes, -1 if the compiler did not say.
+        nbytes: read and written.
+    """
+
+    name: str
+    kind: str
+    ops: tuple[int, ...]
+    root: int = -1
+    nbytes: int = compiled()
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +106,9 @@ class ProgramRow:
         runs, run_seconds: while watched.
         argument_bytes, output_bytes, temp_bytes: device memory as the compiler planned it.
         alias_bytes: of the outputs, those that reuse an argument's memory.
+        results: numbers of the ops' results that are its outputs.
+        fusions: its kernels in the order in which they run. Read from the compiler's text when a graph or the JSON of the
+            report is asked for; empty before.
     """
 
     name: str
@@ -89,23 +124,34 @@ class ProgramRow:
     output_bytes: int = compiled()
     temp_bytes: int = compiled()
     alias_bytes: int = compiled()
+    results: tuple[int, ...] = ()
+    fusions: tuple[FusionRow, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class CompileRow:
-    """A compilation.
+    """A compilation, or a program of an earlier session taken from the disk instead.
 
     Attributes:
         program, outputs: what was compiled, by name and results (programs of one op share a name).
         line: the line whose op or read asked for it.
-        cause: why no cached program would do.
+        kind: what tells it from the closest known program: `first time`, `shape`, `dtype`, `constant`, `view`,
+            `different ops`, `kept value`, `graph cut`, `donation`, `precision` or `mode`.
+        detail: how: `ids dim 1: 12 -> 17`.
+        remedy: what to do about it; empty for a first time.
+        closest: the line of that closest program.
+        from_disk: it was loaded, not compiled.
         at: seconds since the start.
     """
 
     program: str
     outputs: tuple[str, ...]
     line: Line | None
-    cause: str
+    kind: str
+    detail: str
+    remedy: str
+    closest: Line | None
+    from_disk: bool
     seconds: float = measured(0.0)
     at: float = measured(0.0)
 
@@ -153,21 +199,70 @@ class BufferRow:
         what: `float32[1024,1024]`, or in words what else takes the bytes.
         line: the line that made them, where it is known.
         earlier: made before the watch began.
+        owner: what they were for, as in `OwnerRow`.
+        held_by: who held them when the watch ended (`model.fc1.weight`); empty if they were gone or nothing has a name.
     """
 
     what: str
     line: Line | None
     earlier: bool
+    owner: str = ""
+    held_by: str = ""
+    count: int = measured()
+    nbytes: int = measured()
+
+
+@dataclass(frozen=True, slots=True)
+class OwnerRow:
+    """What `count` buffers were for, and their bytes together.
+
+    Attributes:
+        owner: parameters, gradients, optimizer state, activations, gradients of activations, temporaries of programs,
+            copied from the host, intermediate results, a variable or output by name, unknown.
+    """
+
+    owner: str
+    count: int = measured()
+    nbytes: int = measured(label="measured, temporaries compiled")
+
+
+@dataclass(frozen=True, slots=True)
+class HoldingRow:
+    """`count` buffers that one thing keeps alive, and their bytes together.
+
+    Attributes:
+        name: who holds them: `model`, `losses`, `Out[7]`, `last traceback: boom() -> x`; empty if nothing has a name.
+        kind: what they are to it: parameter, gradient, optimizer state, variable, output, traceback, pending graph,
+            autograd, unknown.
+        what: `float32[1024,1024]`, or how many shapes.
+        line: the line that made them, where it is known and one.
+        free: what to type, or do, to free them; empty if nothing is known.
+        also: others that hold some of them too, and must let go as well.
+    """
+
+    name: str
+    kind: str
+    what: str
+    line: Line | None
+    free: str
+    also: tuple[str, ...] = ()
     count: int = measured()
     nbytes: int = measured()
 
 
 @dataclass(frozen=True, slots=True)
 class Storm:
-    """One line that made XLA compile the same ops again and again. `cause`: of the last time."""
+    """One line that made XLA compile again and again what differs little from what it had.
+
+    Attributes:
+        ops: what was compiled: names of ops, or `fused ops`.
+        kind: of most of the causes, by time; `detail` and `remedy` are those of the last one.
+    """
 
     line: Line | None
     ops: str
-    cause: str
+    kind: str
+    detail: str
+    remedy: str
     compiles: int = measured()
     seconds: float = measured(0.0)

@@ -6,10 +6,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from torchtpu import reads
 from torchtpu.lines import Line
 from torchtpu.report import units
+from torchtpu.report.chart import Chart
 from torchtpu.report.report import Report
-from torchtpu.report.rows import BufferRow, FlushRow, ProgramRow, SyncRow
+from torchtpu.report.rows import CompileRow, FlushRow, ProgramRow, SyncRow
 
 # A report must stay small whatever the cell did: these many rows, lines of detail, and characters are shown.
 _ROWS = 10
@@ -34,7 +36,14 @@ class Fold:
     details: tuple[str, ...]
 
 
-Cell = str | Place | Fold
+@dataclass(frozen=True, slots=True)
+class Prose:
+    """Words that are worth more than one line in a narrow column."""
+
+    text: str
+
+
+Cell = str | Place | Fold | Prose
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,13 +56,20 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A table: its title, where its figures come from, and what is left out (`12 more, 3.4 ms together`)."""
+    """A table: its title, where its figures come from, and what is left out (`12 more, 3.4 ms together`).
+
+    Attributes:
+        listing: lines of text below the table, in columns of a fixed width; text reports show the first few.
+        chart: a picture above the table.
+    """
 
     title: str
     note: str
     columns: tuple[Column, ...]
     rows: tuple[tuple[Cell, ...], ...]
     more: str = ""
+    listing: tuple[str, ...] = ()
+    chart: Chart | None = None
 
 
 def headline(report: Report) -> list[str]:
@@ -63,7 +79,7 @@ def headline(report: Report) -> list[str]:
     peak = f"HBM peak {units.nbytes(report.hbm_peak)}"
     return [
         units.count(len(report.programs), "program"),
-        units.count(report.compiles, "compile"),
+        units.count(report.compiles, "compile") + (f", {report.disk_hits:,} loaded from disk" if report.disk_hits else ""),
         units.count(report.cache_hits, "cache hit"),
         units.count(report.runs, "run"),
         f"{syncs} ({units.seconds(waited)})" if report.syncs else syncs,
@@ -83,20 +99,27 @@ def warnings(report: Report) -> list[tuple[str, Place | None]]:
     """What deserves attention without opening anything: a sentence, and the line that is its subject."""
     found: list[tuple[str, Place | None]] = []
     if report.error:
-        found.append((f"Ended by {_cut(report.error)}", None))
-    for storm in report.storms[:3]:
-        cause = f"; the last time: {_cut(storm.cause)}" if storm.cause else ""
-        found.append((f"compiled {storm.ops} {storm.compiles} times, {units.seconds(storm.seconds)}{cause}", place(storm.line)))
-    if len(report.storms) > 3:
-        found.append((f"{len(report.storms) - 3} more lines compiled the same ops again and again", None))
+        found.append((f"Ended by {_cut(report.error.partition(chr(10))[0])}", None))
+    # One warning for what may be one cause, on however many lines.
+    for kind, storms in _grouped(report.storms, lambda s: s.kind).items():
+        first, compiles, seconds = storms[0], sum(s.compiles for s in storms), sum(s.seconds for s in storms)
+        what = _cut(first.ops, _NAME) if len(storms) == 1 else f"and {units.count(len(storms) - 1, 'more line')} compiled"
+        what = f"compiled {what}" if len(storms) == 1 else what
+        last = f"{kind}, the last time {_cut(first.detail)}" if first.detail else kind
+        advice = f"; {first.remedy}" if first.remedy else ""
+        found.append((f"{what} {compiles:,} times, {units.seconds(seconds)}: {last}{advice}", place(first.line)))
     if report.seconds.finish > 0.1 * report.seconds.elapsed and report.seconds.finish > 0.01:
-        found.append((f"The device worked for {units.seconds(report.seconds.finish)} after the last line", None))
+        more = f"The device worked for {units.seconds(report.seconds.finish)} after the last line"
+        found.append((f"{more}, which a clock in the code does not see: torch.tpu.synchronize() before it stops", None))
     return found
 
 
 def sections(report: Report) -> list[Section]:
     """The tables that have rows."""
-    tables = (_programs, _compiles, _syncs, _flushes, _fallbacks, _peak, _live)
+    from torchtpu.report.memory_sections import live, peak  # here: they are made of what is above
+    from torchtpu.report.trace_sections import compared, traced  # here: they are made of what is above
+
+    tables = (traced, compared, _programs, _compiles, _syncs, _flushes, _fallbacks, peak, live)
     return [section for table in tables if (section := table(report)).rows]
 
 
@@ -144,18 +167,43 @@ def _programs(report: Report) -> Section:
 
 
 def _compiles(report: Report) -> Section:
-    rows = sorted(report.compile_events, key=lambda c: -c.seconds)
-    shown, rest = rows[:_ROWS], rows[_ROWS:]
+    groups = _grouped(report.compile_events, lambda c: (c.line, c.kind))
+    cost_of_line = {
+        line: sum(c.seconds for c in rows) for line, rows in _grouped(report.compile_events, lambda c: c.line).items()
+    }
+    ordered = sorted(groups.items(), key=lambda g: (-cost_of_line[g[0][0]], str(g[0][0]), -sum(c.seconds for c in g[1])))
+    rest = [c for _, rows in ordered[_ROWS:] for c in rows]
     return Section(
-        f"Compiles: {len(rows):,}, {units.seconds(sum(c.seconds for c in rows))}",
-        "measured",
-        (Column("program"), Column("line"), Column("why"), Column("time", True)),
+        f"Compiles: {len(report.compile_events):,}, {units.seconds(sum(c.seconds for c in report.compile_events))}",
+        "why, compared with the closest program that was there; measured",
+        (Column("line"), Column("why"), Column("what to do"), Column("programs", True), Column("time", True)),
         tuple(
-            (_cut(f"{c.program} {_shapes(c.outputs)}", _NAME), place(c.line), _cut(c.cause), units.seconds(c.seconds))
-            for c in shown
+            (
+                Place(place(line).where),
+                _causes(line, kind, rows),
+                Prose(next((c.remedy for c in rows if c.remedy), "")),
+                f"{len(rows):,}",
+                units.seconds(sum(c.seconds for c in rows)),
+            )
+            for (line, kind), rows in ordered[:_ROWS]
         ),
         _more(rest, "compile", sum(c.seconds for c in rest)),
     )
+
+
+def _causes(line: Line | None, kind: str, rows: list[CompileRow]) -> Cell:
+    """The first cause of some compiles of a line, and as details that of each."""
+    details = [f"# {place(line).source}"] if line is not None and line.source else []
+    for c in rows[:_DETAIL_LINES]:
+        # The number of a fused program tells it from others; programs of one op share a name.
+        name = c.program if "#" in c.program else _cut(f"{c.program} {_shapes(c.outputs)}", _NAME)
+        text = f"{name}: {c.detail or kind}"
+        closest = f", compared with {c.closest.where}" if c.closest is not None and c.closest != c.line else ""
+        details.append(_cut(f"{text}{closest}; {units.seconds(c.seconds)}{', from disk' if c.from_disk else ''}"))
+    if len(rows) > _DETAIL_LINES:
+        details.append(f"{len(rows) - _DETAIL_LINES} more")
+    first = next((c.detail for c in rows if c.detail), "") if kind != "first time" else ""
+    return Fold(_cut(f"{kind}: {first}" if first else kind), tuple(details))
 
 
 def _syncs(report: Report) -> Section:
@@ -163,14 +211,22 @@ def _syncs(report: Report) -> Section:
 
     def row(kind: str, line: Line | None, syncs: list[SyncRow]) -> tuple[Cell, ...]:
         size = units.nbytes(sum(s.nbytes for s in syncs))
-        return kind, place(line), f"{len(syncs):,}", units.seconds(sum(s.seconds for s in syncs)), size
+        time = units.seconds(sum(s.seconds for s in syncs))
+        return kind, place(line), Prose(reads.remedy(kind)), f"{len(syncs):,}", time, size
 
     ordered = sorted(groups.items(), key=lambda g: -sum(s.seconds for s in g[1]))
     rest = [s for _, syncs in ordered[_ROWS:] for s in syncs]
     return Section(
         f"Syncs: {len(report.syncs):,}, {units.seconds(report.seconds.wait)}",
         "the host waited for the device; measured",
-        (Column("read by"), Column("line"), Column("times", True), Column("waited", True), Column("bytes", True)),
+        (
+            Column("read by"),
+            Column("line"),
+            Column("instead"),
+            Column("times", True),
+            Column("waited", True),
+            Column("bytes", True),
+        ),
         tuple(row(kind, line, syncs) for (kind, line), syncs in ordered[:_ROWS]),
         _more(rest, "sync", sum(s.seconds for s in rest)),
     )
@@ -213,38 +269,6 @@ def _fallbacks(report: Report) -> Section:
         (Column("op"), Column("line"), Column("times", True), Column("time", True), Column("moved", True)),
         tuple((_cut(f.op), place(f.line), f"{f.count:,}", units.seconds(f.seconds), units.nbytes(f.nbytes)) for f in shown),
         _more(rest, "op", sum(f.seconds for f in rest)),
-    )
-
-
-def _peak(report: Report) -> Section:
-    note = f"what held it; measured, temporaries {_compiled(report)}"
-    return _buffers(f"HBM at the peak: {units.nbytes(report.hbm_peak)}", note, report.hbm_peak_buffers)
-
-
-def _live(report: Report) -> Section:
-    change = report.hbm_live - report.hbm_before
-    sign = "+" if change >= 0 else "-"
-    title = f"HBM at the end: {units.nbytes(report.hbm_live)} ({sign}{units.nbytes(abs(change))})"
-    return _buffers(title, "what holds it; measured", report.hbm_live_buffers)
-
-
-def _buffers(title: str, note: str, rows: Sequence[BufferRow]) -> Section:
-    shown, rest = rows[:_ROWS], rows[_ROWS:]
-    buffers = sum(b.count for b in rest)
-    return Section(
-        title,
-        note,
-        (Column("buffers"), Column("made by"), Column("count", True), Column("bytes", True)),
-        tuple(
-            (
-                _cut(b.what),
-                Place("before the watch") if b.earlier and b.line is None else place(b.line),
-                f"{b.count:,}",
-                units.nbytes(b.nbytes),
-            )
-            for b in shown
-        ),
-        f"{units.count(buffers, 'more buffer')}, {units.nbytes(sum(b.nbytes for b in rest))} together" if rest else "",
     )
 
 

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from html import escape
 
-from torchtpu.report import bar, units
+from torchtpu.report import bar, chart, units
+from torchtpu.report.chart import Chart
 from torchtpu.report.report import Report
-from torchtpu.report.sections import Cell, Fold, Place, Section, headline, sections, times, warnings
+from torchtpu.report.sections import Cell, Fold, Place, Prose, Section, headline, sections, times, warnings
 
 _LINE = "rgba(128,128,128,0.3)"
 _BOX = f"border:1px solid {_LINE};border-radius:6px;padding:10px 14px;margin:4px 0;font-size:13px;line-height:1.5;color:inherit"
@@ -70,18 +71,35 @@ def _warning(warning: tuple[str, Place | None]) -> str:
     return f'<div style="{style}">{where}{escape(sentence)}</div>'
 
 
-def _section(section: Section) -> str:
+def section_html(section: Section) -> str:
+    """Draw one section, open, as an HTML fragment."""
+    return f'<div style="{_BOX}">{_section(section, "open ")}</div>'
+
+
+def _section(section: Section, state: str = "") -> str:
     head = "".join(f'<th style="{_TH}{_align(c.figure)}">{escape(c.title)}</th>' for c in section.columns)
     rows = "".join(
         f'<tr style="{_ROW}">' + "".join(_data(cell, c.figure) for cell, c in zip(row, section.columns, strict=True)) + "</tr>"
         for row in section.rows
     )
     more = f'<div style="{_QUIET}">{escape(section.more)}</div>' if section.more else ""
+    if section.listing:
+        more += f'<div style="{_CODE};white-space:pre;margin-bottom:8px">{escape(chr(10).join(section.listing))}</div>'
     return (
-        f'<details style="margin:0"><summary style="cursor:pointer;padding:2px 0">{escape(section.title)} '
+        f'<details {state}style="margin:0"><summary style="cursor:pointer;padding:2px 0">{escape(section.title)} '
         f'<span style="{_QUIET}">{escape(section.note)}</span></summary>'
-        f'<div style="overflow-x:auto;padding-left:16px"><table style="{_TABLE}">'
+        f'<div style="overflow-x:auto;padding-left:16px">{_chart(section.chart)}<table style="{_TABLE}">'
         f'<thead><tr style="background:none">{head}</tr></thead><tbody>{rows}</tbody></table>{more}</div></details>'
+    )
+
+
+def _chart(drawn: Chart | None) -> str:
+    if drawn is None:
+        return ""
+    style = "display:block;width:100%;height:72px;max-width:760px;margin:4px 0 2px 0"
+    return (
+        f'<img alt="" src="{chart.picture(drawn)}" height="72" style="{style}">'
+        f'<div style="{_QUIET};margin-bottom:6px">{escape(drawn.caption)}</div>'
     )
 
 
@@ -105,5 +123,7 @@ def _cell(cell: Cell) -> str:
                 f'<details style="margin:0"><summary style="cursor:pointer;white-space:nowrap;{_CODE}">{escape(text)}</summary>'
                 f'<div style="{_CODE};padding-left:16px;min-width:280px">{lines}</div></details>'
             )
+        case Prose(text):
+            return escape(text)
         case _:
             return escape(cell)

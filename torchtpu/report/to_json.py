@@ -12,11 +12,12 @@ from torchtpu.report.report import Report
 from torchtpu.report.rows import COMPILED
 
 SCHEMA = "torchtpu.report"
-VERSION = 1  # raise it when a field changes its meaning, is renamed or goes
+VERSION = 2  # raise it when a field changes its meaning, is renamed or goes
 
 
 def to_json(report: Report) -> str:
     """Write a report."""
+    report.complete()
     return json.dumps({"schema": SCHEMA, "version": VERSION, "labels": labels(report), "report": asdict(report)})
 
 
@@ -29,10 +30,13 @@ def from_json(text: str) -> Report:
     data = json.loads(text)
     if not isinstance(data, dict) or data.get("schema") != SCHEMA:
         raise ValueError(f"this JSON is not a {SCHEMA}")
-    if data.get("version") != VERSION:
-        raise ValueError(f"this report has version {data.get('version')!r} of the schema; this torchtpu reads {VERSION}")
+    version = data.get("version")
+    if version != VERSION:
+        older = isinstance(version, int) and version < VERSION
+        advice = "run the code again for a new one" if older else "a newer torchtpu may read it"
+        raise ValueError(f"this report has version {version!r} of the schema, this torchtpu reads {VERSION}: {advice}")
     try:
-        return _decode(Report, data["report"])
+        return decode(Report, data["report"])
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"this JSON is not a complete {SCHEMA}: {error!r}") from error
 
@@ -59,15 +63,15 @@ def _labelled(cls: type) -> dict[str, str]:
     return found
 
 
-def _decode(hint: Any, value: Any) -> Any:
+def decode(hint: Any, value: Any) -> Any:
     """Rebuild a value of a report's type from what JSON made of it."""
     kind, arguments = get_origin(hint), get_args(hint)
     if kind in (UnionType, Union):  # only `X | None` occurs
-        return None if value is None else _decode(next(a for a in arguments if a is not NoneType), value)
+        return None if value is None else decode(next(a for a in arguments if a is not NoneType), value)
     if kind is tuple:
-        return tuple(_decode(arguments[0], v) for v in value)
+        return tuple(decode(arguments[0], v) for v in value)
     if is_dataclass(hint):
-        return hint(**{name: _decode(h, value[name]) for name, h in _hints(hint).items()})
+        return hint(**{name: decode(h, value[name]) for name, h in _hints(hint).items()})
     if hint is float:
         return float(value)
     return value

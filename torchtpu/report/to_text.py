@@ -6,18 +6,19 @@ from io import StringIO
 from typing import Any
 
 from torchtpu.report import units
+from torchtpu.report.chart import blocks
 from torchtpu.report.report import Report
-from torchtpu.report.sections import Cell, Fold, Place, Section, headline, sections, times, warnings
+from torchtpu.report.sections import Cell, Fold, Place, Prose, Section, headline, sections, times, warnings
+
+_LISTED = 41  # lines
+_BLOCKS = 80
 
 
 def to_text(report: Report, width: int) -> str:
     """Draw a report, `width` columns wide, without colours."""
-    from rich.console import Console
     from rich.text import Text
 
-    out = StringIO()
-    # In a kernel, rich would display what it prints by itself, beside the text that is returned.
-    console = Console(file=out, width=width, color_system=None, legacy_windows=False, force_jupyter=False)
+    console = _console(width)
     console.print(Text(f"torchtpu {report.mode}: {', '.join(headline(report))} (measured)"))
     shown = ", ".join(f"{name} {units.seconds(s)}" for name, s in times(report) if s > 0)
     console.print(Text(f"elapsed {units.seconds(report.seconds.elapsed)} (measured): {shown}"))
@@ -25,11 +26,41 @@ def to_text(report: Report, width: int) -> str:
         console.print(Text(f"! {f'{place.where} ' if place and place.where else ''}{sentence}"))
     for section in sections(report):
         console.print()
-        console.print(Text(f"{section.title}  [{section.note}]"))
-        console.print(_table(section))
-        if section.more:
-            console.print(Text(f"  {section.more}"))
-    return "\n".join(line.rstrip() for line in out.getvalue().splitlines())
+        _print(console, section)
+    return _printed(console)
+
+
+def section_text(section: Section, width: int) -> str:
+    """Draw one section, `width` columns wide."""
+    console = _console(width)
+    _print(console, section)
+    return _printed(console)
+
+
+def _console(width: int) -> Any:
+    from rich.console import Console
+
+    # In a kernel, rich would display what it prints by itself, beside the text that is returned.
+    return Console(file=StringIO(), width=width, color_system=None, legacy_windows=False, force_jupyter=False)
+
+
+def _printed(console: Any) -> str:
+    return "\n".join(line.rstrip() for line in console.file.getvalue().splitlines())
+
+
+def _print(console: Any, section: Section) -> None:
+    from rich.text import Text
+
+    width = console.width
+    console.print(Text(f"{section.title}  [{section.note}]"))
+    if section.chart is not None:
+        console.print(Text(f"  {blocks(section.chart.values, min(width - 2, _BLOCKS))}"))
+        console.print(Text(f"  {section.chart.caption}"))
+    console.print(_table(section))
+    if section.more:
+        console.print(Text(f"  {section.more}"))
+    for line in section.listing[:_LISTED]:
+        console.print(Text(line if len(line) <= width else line[: width - 1] + "\u2026"))
 
 
 def _table(section: Section) -> Any:
@@ -42,7 +73,7 @@ def _table(section: Section) -> Any:
         # Figures are never cut; the words beside them give way.
         table.add_column(column.title, justify="right" if column.figure else "left", no_wrap=column.figure)
     for row in section.rows:
-        table.add_row(*(Text(_cell(cell), no_wrap=True, overflow="ellipsis") for cell in row))
+        table.add_row(*(Text(_cell(c), no_wrap=not isinstance(c, Prose), overflow="ellipsis") for c in row))
     return table
 
 
@@ -50,7 +81,7 @@ def _cell(cell: Cell) -> str:
     match cell:
         case Place(where, source):
             return f"{where}: {source}" if source else where
-        case Fold(text):
+        case Fold(text) | Prose(text):
             return text
         case _:
             return cell
