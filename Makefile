@@ -7,16 +7,18 @@ VENV := .venv
 PY := $(VENV)/bin/python
 INSTALLED := $(VENV)/installed.stamp
 DOCS_INSTALLED := $(VENV)/installed-docs.stamp
+MODELS_INSTALLED := $(VENV)/installed-models.stamp
 BROWSER := $(VENV)/browser.stamp
 QUICKSTART := notebooks/01_quickstart.ipynb
 
-.PHONY: help setup demo test conformance bench lint format docs clean
+.PHONY: help setup demo test conformance models bench lint format docs clean
 
 help:
 	@echo "make demo    run $(QUICKSTART) and save it, executed, in build/demo/"
-	@echo "make test    run the tests (the conformance suite has a target of its own)"
+	@echo "make test    run the tests, with a sample of the conformance suite"
 	@echo "make setup   install torchtpu and its tools in $(VENV), and Chromium where apt-get can (demo and test do it)"
 	@echo "make conformance  every operator in every variant against the CPU: hours; writes docs/ops.md"
+	@echo "make models  train models of transformers and timm against the CPU: an hour; writes docs/models.md"
 	@echo "make bench   measure, and write tests/bench/results.md"
 	@echo "make lint    check style; make format mends what it can"
 	@echo "make docs    build the documentation in build/site/"
@@ -36,6 +38,10 @@ $(DOCS_INSTALLED): $(INSTALLED)
 	@$(PY) -m pip install -q -c constraints.txt -e '.[docs]'
 	@touch $@
 
+$(MODELS_INSTALLED): $(INSTALLED)
+	@$(PY) -m pip install -q -c constraints.txt -e '.[models]'
+	@touch $@
+
 # Tried once for each installation; `rm .venv/browser.stamp` has it tried again.
 $(BROWSER): $(INSTALLED)
 	@sh .ci/install-chromium
@@ -51,13 +57,20 @@ demo: $(INSTALLED)
 	@echo "as a page:         $(CURDIR)/build/demo/$(notdir $(QUICKSTART:.ipynb=.html))"
 
 test: setup
-	$(PY) -m pytest --ignore=tests/conformance $(ARGS)
+	$(PY) -m pytest $(ARGS)
 
 # All of PyTorch's operator databases: hours. It goes on where it was interrupted, unless the code has changed.
 conformance: export TORCHTPU_CACHE_DIR = build/conformance-programs
 conformance: $(INSTALLED)
 	$(PY) -m tests.conformance --jobs 2 --json build/conformance --mode strict defer_and_fuse --page docs/ops.md $(ARGS)
 	$(PY) -m tests.conformance --jobs 2 --json build/conformance-debug --mode debug --max-samples 1 $(ARGS)
+
+# Most of the time is compiling, so XLA's optimizations are off. It goes on where it was interrupted.
+models: export XLA_FLAGS = --xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true
+models: export TORCHTPU_CACHE_DIR = build/model-programs
+models: $(MODELS_INSTALLED)
+	@mkdir -p build
+	$(PY) -m tests.zoo --json build/models.jsonl --page docs/models.md $(ARGS)
 
 bench: $(INSTALLED)
 	$(PY) -m tests.bench $(ARGS)

@@ -13,9 +13,10 @@ import numpy as np
 import pytest
 
 from torchtpu import events
+from torchtpu.causes import Cause, Kind
 from torchtpu.layout import Layout
 from torchtpu.ledger import Account, Held
-from torchtpu.report import Report, WatchOpenError, build, report as report_module, to_html, units
+from torchtpu.report import Report, WatchOpenError, build, report as report_module, sections, to_html, units
 
 F32 = np.dtype(np.float32)
 
@@ -30,7 +31,10 @@ def program(name: str, ops: list[str], shape: tuple[int, ...] = (8, 128)):
     layout = Layout(shape, F32)
     return SimpleNamespace(
         name=name,
-        nodes=tuple(SimpleNamespace(op=op, outputs=(layout,)) for op in ops),
+        nodes=tuple(SimpleNamespace(op=op, inputs=(str(layout),), outputs=(layout,)) for op in ops),
+        graph=tuple(SimpleNamespace(refs=(k - 1,), backward=False) for k in range(len(ops))),
+        results=(len(ops) - 1,),
+        hlo=lambda: "",
         inputs=(layout, layout),
         outputs=(layout,),
         compile_seconds=0.25,
@@ -38,12 +42,23 @@ def program(name: str, ops: list[str], shape: tuple[int, ...] = (8, 128)):
         output_bytes=layout.nbytes,
         temp_bytes=512,
         alias_bytes=0,
+        from_disk=False,
     )
 
 
 def finished(log: events.Log, peak: list[Held] = (), live: list[Held] = (), error: str = "", finish: float = 0.0) -> Report:
     report = Report.unfinished()
-    account = Account(0, sum(h.nbytes for h in peak), sum(h.nbytes for h in live), list(peak), list(live))
+    account = Account(
+        before=0,
+        peak=sum(h.nbytes for h in peak),
+        peak_at=0.5,
+        live=sum(h.nbytes for h in live),
+        held_at_peak=list(peak),
+        held_at_end=dict(enumerate(live)),
+        earlier_alive=0,
+        span=0.25,
+        tops=(0, sum(h.nbytes for h in peak), sum(h.nbytes for h in live)),
+    )
     report_module.fill(report, build.figures(log, finish, account, error))
     return report
 
@@ -57,7 +72,7 @@ def busy_log() -> events.Log:
         program("fused_3_ops_0", ["aten::mul.Tensor", "aten::add.Tensor", "aten::sum"]),
         program("aten_tanh", ["aten::tanh"]),
     )
-    log.compiles.append(events.Compile(fused, 0.25, "first time (item)", origin(3), 0.1))
+    log.compiles.append(events.Compile(fused, 0.25, Cause(Kind.FIRST), origin(3), 0.1))
     log.ran(fused, "item", (origin(1), origin(1), origin(2)), 0.0625)
     for _ in range(100):
         log.ran(cached, "end of cell", (origin(4),), 0.001)
@@ -136,21 +151,74 @@ def test_buffer_rows_always_add_up(log):
     assert len(report.hbm_peak_buffers) == 51
 
 
+def growth(n: int) -> Cause:
+    return Cause(Kind.SHAPE, f"ids dim 1: {n} -> {n + 1}", "pad to one size", origin(2))
+
+
 def test_a_line_that_compiles_again_and_again_is_a_storm(log):
     for n in range(17):
-        log.compiles.append(
-            events.Compile(program(f"aten_mul_{n}", ["aten::mul"], (1, n + 1)), 0.5, f"dim 1: {n} -> {n + 1}", origin(9), 0)
-        )
+        log.compiles.append(events.Compile(program(f"aten_mul_{n}", ["aten::mul"], (1, n + 1)), 0.5, growth(n), origin(9), 0))
     report = finished(log)
     (storm,) = report.storms
     assert (storm.line.where, storm.ops, storm.compiles, storm.seconds) == ("train.py:9", "aten::mul", 17, 8.5)
-    assert "! train.py:9 compiled aten::mul 17 times, 8.5 s; the last time: dim 1: 16 -> 17" in report.to_text(200)
+    assert (storm.kind, storm.detail, storm.remedy) == ("shape", "ids dim 1: 16 -> 17", "pad to one size")
+    warning = "! train.py:9 compiled aten::mul 17 times, 8.5 s: shape, the last time ids dim 1: 16 -> 17; pad to one size"
+    assert warning in report.to_text(200)
 
 
-def test_different_ops_of_one_line_are_no_storm(log):
+def test_storms_of_one_kind_are_one_warning(log):
+    for line in (7, 8, 9):
+        for n in range(17):
+            log.compiles.append(
+                events.Compile(program(f"aten_{line}_{n}", ["aten::mul"]), line / 10, growth(n), origin(line), 0)
+            )
+    text = finished(log).to_text(200)
+    assert "! train.py:9 and 2 more lines compiled 51 times, 40.8 s: shape, the last time ids dim 1: 16 -> 17" in text
+    assert text.count("\n! ") == 1
+
+
+def test_programs_that_are_used_again_are_no_storm(log):
     for n in range(17):
-        log.compiles.append(events.Compile(program(f"aten_op{n}", [f"aten::op{n}"]), 0.5, "first time", origin(9), 0))
+        p = program(f"aten_mul_{n}", ["aten::mul"], (1, n + 1))
+        log.compiles.append(events.Compile(p, 0.5, growth(n), origin(9), 0))
+        for _ in range(2):
+            log.ran(p, "strict", (origin(9),), 0.001)
     assert finished(log).storms == ()
+
+
+def test_first_compiles_of_one_line_are_no_storm(log):
+    for n in range(17):
+        cause = Cause(Kind.FIRST, "at this place; the closest is at train.py:9: mul self dim 0: 8 -> 16")
+        log.compiles.append(events.Compile(program(f"aten_mul_{n}", ["aten::mul"]), 0.5, cause, origin(9), 0))
+    assert finished(log).storms == ()
+
+
+def test_compiles_are_grouped_by_line_and_cause(log):
+    for n in range(3):
+        log.compiles.append(events.Compile(program("aten_mul", ["aten::mul"]), 0.5, growth(n), origin(9), 0))
+    (compiles,) = [s for s in sections.sections(finished(log)) if s.title.startswith("Compiles")]
+    assert compiles.title == "Compiles: 4, 1.75 s"
+    where, why, remedy, programs, time = compiles.rows[0]
+    assert (where.where, why.text, remedy.text, programs, time) == (
+        "train.py:9",
+        "shape: ids dim 1: 0 -> 1",
+        "pad to one size",
+        "3",
+        "1.5 s",
+    )
+    assert why.details[0] == "aten_mul float32[8,128]: ids dim 1: 0 -> 1, compared with train.py:2; 500 ms"
+    assert [row[0].where for row in compiles.rows] == ["train.py:9", "train.py:3"]
+    assert compiles.rows[1][1].text == "first time"
+
+
+def test_what_is_loaded_from_disk_is_no_compile(log):
+    loaded = program("aten_exp", ["aten::exp"])
+    loaded.from_disk = True
+    log.compiles.append(events.Compile(loaded, 0.003, Cause(Kind.FIRST), origin(9), 0))
+    report = finished(log)
+    assert (report.compiles, report.disk_hits) == (1, 1)
+    assert [c.from_disk for c in report.compile_events] == [False, True]
+    assert "1 compile, 1 loaded from disk" in report.to_text()
 
 
 def test_an_open_watch_says_so():
@@ -182,19 +250,23 @@ def test_json_is_the_whole_report(log):
     report = finished(log, error="ValueError: <no>")
     assert Report.from_json(report.to_json()) == report
     data = json.loads(report.to_json())
-    assert (data["schema"], data["version"]) == ("torchtpu.report", 1)
+    assert (data["schema"], data["version"]) == ("torchtpu.report", 2)
     assert data["report"]["compiles"] == 1
 
 
 def test_json_of_another_version_is_refused(log):
-    data = json.loads(finished(log).to_json()) | {"version": 99}
-    with pytest.raises(ValueError, match="this report has version 99 of the schema; this torchtpu reads 1"):
-        Report.from_json(json.dumps(data))
+    data = json.loads(finished(log).to_json())
+    with pytest.raises(ValueError, match="has version 99 of the schema, this torchtpu reads 2: a newer torchtpu may read it"):
+        Report.from_json(json.dumps(data | {"version": 99}))
+    with pytest.raises(
+        ValueError, match="has version 1 of the schema, this torchtpu reads 2: run the code again for a new one"
+    ):
+        Report.from_json(json.dumps(data | {"version": 1}))
     with pytest.raises(ValueError, match=r"this JSON is not a torchtpu\.report"):
         Report.from_json("[]")
     del data["report"]["syncs"]
     with pytest.raises(ValueError, match=r"not a complete torchtpu\.report: KeyError\('syncs'\)"):
-        Report.from_json(json.dumps(data | {"version": 1}))
+        Report.from_json(json.dumps(data))
 
 
 def test_every_figure_has_a_label(log):
@@ -224,9 +296,10 @@ def test_text_has_the_figures_and_their_labels(log):
 
 
 def test_html_escapes_what_users_wrote(log):
-    log.compiles[0].cause = "<script>alert('x')</script> & \"quotes\""
+    log.compiles[0].cause = Cause(Kind.SHAPE, "<script>alert('x')</script> & \"quotes\"", "<b>do</b>")
     html = finished(log, error="ValueError: <img src=x onerror=alert(1)>").to_html()
     assert "<script" not in html
+    assert "<b>do</b>" not in html
     assert "<img src=x" not in html
     assert "&lt;script&gt;alert(&#x27;x&#x27;)&lt;/script&gt; &amp; &quot;quotes&quot;" in html
 
@@ -245,7 +318,7 @@ def test_html_of_a_cell_with_200_ops_is_small():
     log = events.Log("strict", started=0.0, ended=1.0)
     for n in range(200):
         p = program(f"aten_operation_{n}", [f"aten::some_long_operation_name_{n}.Tensor_Scalar"], (n + 1, 128, 56, 56))
-        log.compiles.append(events.Compile(p, 0.01, "first time", origin(n + 1), 0.0))
+        log.compiles.append(events.Compile(p, 0.01, growth(n), origin(n + 1), 0.0))
         log.ran(p, "strict", (origin(n + 1),), 0.001)
         log.syncs.append(events.Sync("to_host", origin(n + 1), 0.001, 4, 0.0))
         log.flushes.append(events.Flush(f"reason {n}", origin(n + 1), 3, 1, 0.5, 0.2))
@@ -268,7 +341,9 @@ def test_html_of_the_largest_report_is_bounded():
     log = events.Log("defer_and_fuse", started=0.0, ended=1.0)
     for n in range(100):
         p = program("f" * 500 + str(n), [f"aten::{'x' * 500}{k}" for k in range(100)], tuple(range(1, 60)))
-        log.compiles.append(events.Compile(p, 0.01, "<" * 1000, origin(n + 1, "p" * 300 + ".py"), 0.0))
+        log.compiles.append(
+            events.Compile(p, 0.01, Cause(Kind.SHAPE, "<" * 1000, "<" * 1000), origin(n + 1, "p" * 300 + ".py"), 0.0)
+        )
         log.ran(p, "<" * 500, tuple(origin(k + 1, "p" * 300 + ".py") for k in range(100)), 0.001)
     assert len(finished(log).to_html()) < 200_000
 
@@ -332,7 +407,7 @@ def test_bytes_read_well(value, text):
 
 
 def test_the_bar_has_a_colour_for_each_part(log):
-    from torchtpu.report import bar, sections
+    from torchtpu.report import bar
 
     assert [name for name, _ in sections.times(finished(log))] == list(bar.COLOURS)
 

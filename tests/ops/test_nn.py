@@ -86,7 +86,7 @@ def test_beta_and_alpha_do_not_recompile(mode: str) -> None:
         if k == 0:
             with torchtpu.watch() as report:
                 torch.addmm(a, a, a, beta=0.25, alpha=0.125).cpu()
-    assert not report.compiles
+    assert not report.compile_events
 
 
 # -- convolutions
@@ -330,7 +330,7 @@ def test_ctc_loss_of_other_lengths_is_the_same_program() -> None:
     F.ctc_loss(x, targets, (8, 7), (2, 1)).cpu()
     with torchtpu.watch() as report:
         F.ctc_loss(x, targets, (6, 8), (1, 2)).cpu()
-    assert not report.compiles
+    assert not report.compile_events
 
 
 @pytest.mark.parametrize("p", [0.0, 0.5, 2.0, math.inf])
@@ -424,11 +424,12 @@ def test_interpolation(axes: int, name: str, options: dict[str, Any], size: dict
     compare(lambda x: F.interpolate(x, mode=name, **size, **options), x, rtol=1e-4, atol=1e-5)
 
 
-def test_interpolation_of_bytes_rounds() -> None:
-    x = torch.randint(0, 256, (1, 3, 6, 7), dtype=torch.uint8)
-    y = F.interpolate(x.to("tpu"), (9, 4), mode="bilinear").cpu()
-    assert y.dtype == torch.uint8
-    assert (y.int() - F.interpolate(x, (9, 4), mode="bilinear").int()).abs().max() <= 1
+@pytest.mark.parametrize("name", ["bilinear", "bicubic"])
+@pytest.mark.parametrize("options", [dict(antialias=True), dict(align_corners=True)])
+def test_interpolation_of_bytes_is_in_fixed_point(name: str, options: dict[str, Any]) -> None:
+    x = torch.randint(0, 256, (1, 3, 16, 17), dtype=torch.uint8)
+    y = F.interpolate(x.to("tpu"), (29, 5), mode=name, **options).cpu()
+    assert torch.equal(y, F.interpolate(x, (29, 5), mode=name, **options))
 
 
 @pytest.mark.parametrize(
@@ -498,7 +499,7 @@ def test_matmul_precision_is_part_of_the_program() -> None:
             torch.set_float32_matmul_precision(name)
             with torchtpu.watch() as report:
                 results.append((a @ a).cpu())
-            assert report.compiles == 1
+            assert len(report.compile_events) == 1
     finally:
         torch.set_float32_matmul_precision(before)
     torch.testing.assert_close(*results, rtol=2e-2, atol=2e-2)
@@ -506,6 +507,6 @@ def test_matmul_precision_is_part_of_the_program() -> None:
 
 @every_mode
 def test_shape_errors_come_at_the_call() -> None:
-    with pytest.raises(RuntimeError, match="reduction dim"):
+    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
         torch.randn(2, 3).to("tpu") @ torch.randn(2, 3).to("tpu")
     assert modes.pending() == 0 or modes.current() is modes.EagerMode.DEFER_AND_FUSE

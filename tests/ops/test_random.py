@@ -139,7 +139,7 @@ def test_bounds_are_inputs():
         for high in range(1, 20):
             x.random_(0, high)
             x.float().uniform_(0, 0.3 * high)
-    assert report.compiles == 0
+    assert report.compile_events == ()
 
 
 def test_permutation():
@@ -257,7 +257,7 @@ def test_masks_of_one_program_differ(mode):
     with torchtpu.watch() as report:
         torch.manual_seed(1)
         assert kept() == first
-    assert report.compiles == 0
+    assert report.compile_events == ()
     assert all(0.42 < np.mean(np.array(m) != 0) < 0.58 for m in first)
 
 
@@ -277,7 +277,7 @@ def test_rate_of_dropout_is_an_input():
     with torchtpu.watch() as report:
         for p in (0.2, 0.3, 0.4):
             torch.nn.functional.dropout(x, p)
-    assert report.compiles == 0
+    assert report.compile_events == ()
 
 
 def test_rrelu():

@@ -244,6 +244,8 @@ def test_unique() -> None:
     every = {"return_inverse": True, "return_counts": True}
     same(lambda x: (x.unique(), x.unique(**every), x.unique_consecutive(**every)), x)
     same(lambda x: (x.unique(dim=0, **every), x.unique(dim=1), x.unique_consecutive(dim=0, **every)), x.reshape(6, 2) % 2)
+    rows = randint(2, 12).reshape(12, 1) * torch.tensor([1, 0] * 9 + [3])
+    same(lambda x: (x.unique(dim=0, **every), x.unique(dim=1, **every), x[:0].unique(dim=0)), rows)
     same(lambda x: (x.unique(**every), torch.unique(x.new_tensor([NAN, 1.0, NAN]))), torch.zeros(0))
 
 
