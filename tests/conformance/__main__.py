@@ -135,7 +135,7 @@ def _run_shards(options: argparse.Namespace) -> int:
         list(pool.map(run, range(shards)))
     outcomes = list(results.read(files))
     if options.page:
-        options.page.write_text(table.render(outcomes))
+        options.page.write_text(table.render(outcomes, options.max_samples))
     return summarize(outcomes, time.perf_counter() - start, options.max_samples is None)
 
 

@@ -41,7 +41,7 @@ def module(info: Any, dtype: torch.dtype, sample: tuple[Any, bool]) -> bool:
         copies.host(actual),
         copies.host(expected.value),
         {},
-        lambda: _pass(wide.double(), copies.in_float64(given)),
+        lambda: _pass(wide.to(torch.complex128 if dtype.is_complex else torch.float64), copies.in_float64(given)),
         values=not expected.random,
     )
     return True

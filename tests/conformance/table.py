@@ -10,9 +10,9 @@ from tests.conformance.check import Outcome
 _HEAD = """\
 # Operators
 
-Written by `make conformance`: PyTorch's own operator databases (`op_db`, `module_db`, `optim_db` of torch.testing), every
-sample of every entry on `tpu` against the CPU: functional, in-place, `out=`, gradients, errors; eager modes strict and
-defer_and_fuse. Tolerances are torch.testing's and the database's own.
+Written by `python -m tests.conformance`: PyTorch's own operator databases (`op_db`, `module_db`, `optim_db` of
+torch.testing) on `tpu` against the CPU. Tolerances are torch.testing's and the database's own; where rounding alone exceeds
+them, both results are compared with float64.
 
 - **native**: lowered to XLA by a rule of torchtpu.
 - **decomposed**: lowered by PyTorch's decomposition into other operators, inside one program.
@@ -22,8 +22,13 @@ defer_and_fuse. Tolerances are torch.testing's and the database's own.
 _WORDS = dict(zip(check.ROUTES, ("native", "decomposed", "CPU fallback", "refused"), strict=True))
 
 
-def render(outcomes: list[Outcome]) -> str:
-    """Return the page as Markdown."""
+def render(outcomes: list[Outcome], max_samples: int | None) -> str:
+    """Return the page as Markdown.
+
+    Args:
+        max_samples: how many samples of a test ran at most; None: all.
+    """
+    covered = _covered(outcomes, max_samples)
     outcomes = [o for o in outcomes if o.test.variant != "error"]
     pairs: dict[tuple[str, str], str] = {}
     used: dict[str, set[str]] = defaultdict(set)
@@ -34,7 +39,7 @@ def render(outcomes: list[Outcome]) -> str:
         pairs[key] = max(pairs.get(key, "native"), o.route, key=check.ROUTES.index)
         for name in o.fallbacks:
             used[name].add(o.test.op)
-    lines = [_HEAD, *_summary(pairs), *_fallbacks(used), *_declared(), *_overloads(), "## Every operator", ""]
+    lines = [_HEAD, *covered, *_summary(pairs), *_fallbacks(used), *_declared(), *_overloads(), "## Every operator", ""]
     for title, known in (
         ("Operators", cases.operators()),
         ("Modules", cases.modules()),
@@ -44,6 +49,23 @@ def render(outcomes: list[Outcome]) -> str:
         lines += [row for name in known if (row := _row(name, pairs))]
         lines.append("")
     return "\n".join(lines)
+
+
+def _covered(outcomes: list[Outcome], max_samples: int | None) -> list[str]:
+    """Return a table of what ran: one row for each eager mode and way of using an operator."""
+    rows: dict[tuple[str, str], list[Outcome]] = defaultdict(list)
+    for o in outcomes:
+        rows[o.test.mode, o.test.variant].append(o)
+    lines = [
+        f"| `{mode}` | {variant} | {', '.join(dict.fromkeys(o.test.dtype for o in group))} | {len(group)} | "
+        f"{sum(o.samples for o in group)} | {sum(bool(o.failures) and declared.reason(o.test) is not None for o in group)} | "
+        f"{sum(bool(o.failures) and declared.reason(o.test) is None for o in group)} |"
+        for (mode, variant), group in rows.items()
+    ]
+    samples = "every sample" if max_samples is None else f"at most {max_samples} samples, spread evenly over the database's"
+    text = f"What ran: for each test, {samples}."
+    columns = ["mode", "use", "dtypes", "tests", "samples", "declared below", "failed"]
+    return _section("What is tested", columns, lines, text)
 
 
 def _summary(pairs: dict[tuple[str, str], str]) -> list[str]:

@@ -1,7 +1,6 @@
-"""The part of the conformance suite that `make test` runs: every entry of PyTorch's databases, with one sample each.
+"""The part of the conformance suite that `make test` runs: every entry of PyTorch's databases, used one way, with one sample.
 
-Each is called in strict mode with float32, forward and backward; further variants, dtypes and modes take turns over the
-entries. `make conformance` runs all of it.
+Ways of use, dtypes and eager modes take turns over the entries. `make conformance` runs all of it.
 """
 
 from __future__ import annotations
@@ -12,20 +11,23 @@ import torch
 from tests.conformance import cases, check, declared
 
 _GROUPS = 24
-# The first of these that applies to an entry.
-_ALWAYS = tuple((variant, torch.float32, "strict") for variant in ("grad", "functional", "module", "optimizer"))
 # One of these for each entry, in turn; where it does not apply, the next.
 _TURNS = (
+    ("grad", torch.float32, "strict"),
+    ("functional", torch.bfloat16, "strict"),
     ("functional", torch.float32, "defer_and_fuse"),
     ("inplace", torch.float32, "strict"),
-    ("functional", torch.int64, "strict"),
+    ("module", torch.float32, "strict"),
     ("grad", torch.float32, "defer_and_fuse"),
+    ("functional", torch.int64, "strict"),
     ("out", torch.float32, "strict"),
-    ("functional", torch.bool, "strict"),
-    ("functional", torch.bfloat16, "strict"),
+    ("module", torch.float32, "defer_and_fuse"),
     ("error", torch.float32, "strict"),
     ("functional", torch.float32, "debug"),
+    ("optimizer", torch.float32, "strict"),
     ("functional", torch.complex64, "defer_and_fuse"),
+    ("functional", torch.bool, "strict"),
+    ("optimizer", torch.float32, "defer_and_fuse"),
 )
 
 
@@ -33,10 +35,9 @@ def _tests(group: int) -> list[cases.Test]:
     chosen = []
     for k, name in list(enumerate(cases.entries()))[group::_GROUPS]:
         turns = _TURNS[k % len(_TURNS) :] + _TURNS[: k % len(_TURNS)]
-        for uses in (_ALWAYS, turns):
-            use = next((u for u in uses if cases.applies(name, *u[:2])), None)
-            if use is not None:
-                chosen.append(cases.Test(use[0], name, cases.dtype_name(use[1]), use[2]))
+        use = next((use for use in turns if cases.applies(name, *use[:2])), None)
+        if use is not None:
+            chosen.append(cases.Test(use[0], name, cases.dtype_name(use[1]), use[2]))
     return chosen
 
 
