@@ -63,7 +63,7 @@ def test_a_compile_is_seen_by_other_threads():
     assert compile(lowered) == ("compiled seen", False)
     (about,) = seen
     assert (about.program, about.ops) == ("fused_3_ops#1", 3)
-    assert about.seconds >= 0.05
+    assert about.seconds > 0
     assert compiler.underway() == []
 
 
