@@ -11,7 +11,7 @@ MODELS_INSTALLED := $(VENV)/installed-models.stamp
 BROWSER := $(VENV)/browser.stamp
 QUICKSTART := notebooks/01_quickstart.ipynb
 
-.PHONY: help setup demo test conformance models bench lint format docs clean
+.PHONY: help setup demo test conformance models views bench lint format docs clean
 
 help:
 	@echo "make demo    run $(QUICKSTART) and save it, executed, in build/demo/"
@@ -19,6 +19,7 @@ help:
 	@echo "make setup   install torchtpu and its tools in $(VENV), and Chromium where apt-get can (demo and test do it)"
 	@echo "make conformance  every operator in every variant against the CPU: hours; writes docs/ops.md"
 	@echo "make models  train models of transformers and timm against the CPU: an hour; writes docs/models.md"
+	@echo "make views   20,000 random programs of views and writes on both devices: hours"
 	@echo "make bench   measure, and write tests/bench/results.md"
 	@echo "make lint    check style; make format mends what it can"
 	@echo "make docs    build the documentation in build/site/"
@@ -71,6 +72,9 @@ models: export TORCHTPU_CACHE_DIR = build/model-programs
 models: $(MODELS_INSTALLED)
 	@mkdir -p build
 	$(PY) -m tests.zoo --json build/models.jsonl --page docs/models.md $(ARGS)
+
+views: $(INSTALLED)
+	$(PY) -m tests.views --examples 20000 --jobs 2 $(ARGS)
 
 bench: $(INSTALLED)
 	$(PY) -m tests.bench $(ARGS)
