@@ -89,6 +89,8 @@ def kernel(tmp_path_factory) -> Iterator[Kernel]:
     manager.start_kernel(cwd=str(tmp_path_factory.mktemp("kernel")), env=environment)
     kernel = Kernel(manager)
     assert kernel.run(SETUP).error is None
+    # A process traces its first program slowly, and a compile can only be interrupted once it has begun.
+    kernel.run("with modes.scope('defer_and_fuse'): chain(x, x.clone().requires_grad_(), 2).sum().backward()")
     yield kernel
     kernel.client.stop_channels()
     manager.shutdown_kernel(now=True)
@@ -145,14 +147,14 @@ def test_lines_and_prints_do_not_mix(kernel):
 
 
 def test_ctrl_c_while_xla_compiles(kernel):
-    cell = "%%tpu_mode defer_and_fuse\ny = chain(x, x, 40)\ny[0, 0].item()"
+    cell = "%%tpu_mode defer_and_fuse\ny = chain(x, x, 120)\ny[0, 0].item()"
     run = kernel.run(cell, interrupt=says("compiling"))
-    assert run.error in ("CompileInterrupted", "KeyboardInterrupt")  # the latter while it is still traced
-    assert f"! Ended by {run.error}" in run.shown()[-1][-1]["text/plain"]
+    assert run.error == "CompileInterrupted"
+    assert "! Ended by CompileInterrupted: fused_" in run.shown()[-1][-1]["text/plain"]
     before = kernel.run("print(modes.pending(), modes.current().label)")
     assert before.printed.split()[1] == "strict"
     assert int(before.printed.split()[0]) >= 160
-    after = kernel.run("check(y, 40); print(modes.pending(), len(compiler._jobs))")
+    after = kernel.run("check(y, 120); print(modes.pending(), len(compiler._jobs))")
     assert after.error is None
     assert after.printed.split() == ["0", "0"]
 
@@ -161,14 +163,14 @@ def test_ctrl_c_while_a_backward_pass_compiles(kernel):
     cell = """%%tpu_mode defer_and_fuse
 w = x.clone().requires_grad_()
 torch.tpu.synchronize()
-loss = chain(x, w, 25).sum()
+loss = chain(x, w, 70).sum()
 loss.backward()"""
     run = kernel.run(cell, interrupt=says("compiling"))
     assert run.error == "KeyboardInterrupt"
     assert int(kernel.run("print(modes.pending())").printed) > 0
     check = """m = torch.linspace(0, 1, 64).reshape(8, 8)
 v = m.clone().requires_grad_()
-chain(m, v, 25).sum().backward()
+chain(m, v, 70).sum().backward()
 torch.testing.assert_close(w.grad.cpu(), v.grad, rtol=1e-3, atol=1e-3)
 print(modes.pending(), len(compiler._jobs))"""
     after = kernel.run(check)
