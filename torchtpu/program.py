@@ -6,10 +6,12 @@ epsilons, random keys): a new value never makes a new program.
 
 from __future__ import annotations
 
+import gc
 import time
 from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -47,6 +49,10 @@ class Node:
     refs: tuple[int, ...]
     backward: bool = False
 
+
+# Linux gives a process 65,530 memory mappings, and a compiled program takes three or more: XLA crashes beyond.
+MAX_PROGRAMS = 8_000
+_made = count(1)
 
 _constants: dict[tuple[str, bytes], Any] = {}
 _MAX_CONSTANTS = 4096
@@ -128,6 +134,8 @@ class Program:
     ) -> None:
         import jax
 
+        if next(_made) % MAX_PROGRAMS == 0:
+            forget()
         self.graph, self.results, self._function = graph, results, function
         self.name, self.nodes, self.inputs, self.wires, self.donated = name, nodes, inputs, wires, donated
         function.__name__ = function.__qualname__ = name.partition("#")[0]
@@ -165,6 +173,19 @@ class Program:
 
     def __repr__(self) -> str:
         return f"Program({self.name}, {len(self.nodes)} ops, {self.compile_seconds:.3f} s to compile)"
+
+
+def forget() -> None:
+    """Let go of every compiled program. Each is loaded from disk, or compiled, when it is needed again."""
+    from torchtpu import schedule
+    from torchtpu.modes import deferred
+    from torchtpu.plan import Plan
+
+    deferred.forget_schedules()
+    schedule.programs.clear()
+    for plan in gc.get_objects():
+        if type(plan) is Plan:
+            plan.program = plan.donating = plan.last = None
 
 
 def compile_error(name: str, nodes: tuple[NodeInfo, ...], error: Exception) -> Exception:

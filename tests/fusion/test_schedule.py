@@ -1,10 +1,12 @@
 """How large graphs are cut into programs, and which inputs give their memory to an output."""
 
+import gc
+
 import pytest
 import torch
 
 import torchtpu
-from torchtpu import modes, schedule
+from torchtpu import modes, program, schedule
 
 SIZE = 256
 NBYTES = SIZE * SIZE * 4
@@ -104,3 +106,17 @@ def test_a_product_does_not_write_over_what_it_reads():
 def test_an_input_read_only_before_the_output_is_made_gives_its_memory():
     program = only_program(lambda x: [(x[0] @ x[1]).relu() @ x[1]])
     assert program.alias_bytes == NBYTES
+
+
+def test_programs_are_forgotten_before_they_are_too_many(mode, monkeypatch):
+    before = alive()
+    monkeypatch.setattr(program, "MAX_PROGRAMS", 20)
+    x = torch.arange(100, device="tpu")
+    for n in range(1, 60):
+        assert (x[:n] + 1).sum().item() == n * (n + 1) // 2
+    assert alive() < before + 60
+
+
+def alive() -> int:
+    gc.collect()
+    return sum(type(o) is program.Program for o in gc.get_objects())

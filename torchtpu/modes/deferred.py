@@ -195,6 +195,11 @@ _schedules: dict[tuple[Any, ...], tuple[Schedule, _Family]] = {}
 _families: dict[tuple[Any, ...], _Family] = {}
 
 
+def forget_schedules() -> None:
+    """Let go of the programs of graphs."""
+    _schedules.clear()
+
+
 def programs() -> list[Program]:
     """Return the fused programs compiled so far."""
     return list(schedule.programs.values())
