@@ -47,7 +47,12 @@ class _Job:
         self.error: BaseException | None = None
         self.done = threading.Event()
         # Not a daemon: XLA aborts the process when Python ends under it.
-        threading.Thread(target=self._run, args=(key, lowered, options), name="torchtpu compile").start()
+        self._thread = threading.Thread(target=self._run, args=(key, lowered, options), name="torchtpu compile")
+
+    def begin(self) -> None:
+        """Start the compile, if it has not begun: Ctrl-C may have come before."""
+        if self._thread.ident is None:
+            self._thread.start()
 
     def _run(self, key: str, lowered: Any, options: dict[str, Any]) -> None:
         try:
@@ -103,6 +108,7 @@ def compile(about: Compiling, lowered: Any, options: dict[str, Any]) -> tuple[An
             return compiled, True
         job = _jobs[key] = _Job(about, key, lowered, options)
     try:
+        job.begin()
         _wait(job)
     except KeyboardInterrupt:
         raise CompileInterrupted(
