@@ -101,10 +101,10 @@ def says(text: str) -> Callable[[dict[str, Any]], bool]:
 
 
 def test_UP_130_a_line_is_shown_while_xla_compiles_and_the_report_takes_its_place(kernel):
-    run = kernel.run("%%tpu_mode defer_and_fuse\nprint('before')\nchain(x, x, 30).sum().item()")
+    run = kernel.run("%%tpu_mode defer_and_fuse\nprint('before')\nchain(x, x, 120).sum().item()")
     *live, (_, _, _, report) = shown = run.shown()
     lines = [data["text/plain"] for *_, data in live]
-    assert any("compiling" in line and "program 1: 12" in line for line in lines)
+    assert any("compiling" in line and "program 1: 48" in line for line in lines)
     assert all(line.startswith("defer_and_fuse is running: ") for line in lines)
     assert any("ops pending" in line for line in lines)
     assert report["text/plain"].startswith("torchtpu defer_and_fuse: ")
