@@ -117,6 +117,19 @@ def test_programs_are_forgotten_before_they_are_too_many(mode, monkeypatch):
     assert alive() < before + 60
 
 
+def test_no_graph_keeps_the_programs_of_its_last_run(monkeypatch):
+    before = alive()
+    monkeypatch.setattr(program, "MAX_PROGRAMS", 20)
+    x = torch.arange(7.0, device="tpu")
+    with modes.scope("defer_and_fuse"):
+        for n in range(1, 60):  # each a graph of other ops, not only of other shapes
+            y = x
+            for _ in range(n):
+                y = y + 1
+            assert y[0].item() == n
+    assert alive() < before + 30
+
+
 def alive() -> int:
     gc.collect()
     return sum(type(o) is program.Program for o in gc.get_objects())

@@ -198,6 +198,8 @@ _families: dict[tuple[Any, ...], _Family] = {}
 def forget_schedules() -> None:
     """Let go of the programs of graphs."""
     _schedules.clear()
+    for family in _families.values():
+        family.latest = None
 
 
 def programs() -> list[Program]:
