@@ -34,3 +34,13 @@ def no_fallback() -> Iterator[None]:
     """Make an operator that would run on the CPU an error."""
     with config.options(cpu_fallback="error"):
         yield
+
+
+@pytest.fixture(scope="module")  # a session's would keep its event loop running under everybody else's tests
+def browser() -> Iterator:
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
+        yield chromium
+        chromium.close()

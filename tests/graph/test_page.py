@@ -1,6 +1,5 @@
 """The page of a graph, in a browser: mouse, keyboard, search, both themes, many nodes."""
 
-import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
@@ -22,16 +21,6 @@ LARGE = made_up(
     [[k - 1, *([k - 9] if k > 9 else [])] if k else [] for k in range(5000)],
     [f"Net/blocks.{k // 50}/{'attention' if k % 50 < 20 else 'mlp'}" for k in range(5000)],
 )
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator:
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
-        yield chromium
-        chromium.close()
 
 
 @pytest.fixture

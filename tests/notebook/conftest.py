@@ -4,7 +4,6 @@ import atexit
 import contextlib
 import io
 import re
-import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -82,16 +81,6 @@ def new_notebook(tmp_path, monkeypatch) -> Iterator[Callable[[], Notebook]]:
 def notebook(new_notebook) -> Notebook:
     """A notebook that has loaded torchtpu."""
     return new_notebook()
-
-
-@pytest.fixture(scope="module")  # a session's would keep its event loop running under everybody else's tests
-def browser() -> Iterator:
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
-        yield chromium
-        chromium.close()
 
 
 @pytest.fixture
