@@ -233,4 +233,4 @@ def _user_frames() -> Iterator[FrameType]:
 def _pending() -> list[Buffer]:
     """What the pending graph holds: its inputs."""
     deferred: Any = sys.modules.get("torchtpu.modes.deferred")  # not loaded: nothing is pending
-    return list(deferred.inputs()) if deferred is not None else []
+    return list(deferred.graph().inputs) if deferred is not None else []

@@ -162,11 +162,6 @@ def graph() -> Graph:
     return _graph
 
 
-def inputs() -> tuple[Buffer, ...]:
-    """The buffers that pending ops read: the graph holds them."""
-    return tuple(_graph.inputs)
-
-
 def forget() -> None:
     """In a forked process: drop what is pending, which is the parent's to run, and a lock that the parent may have held."""
     global _graph, _lock
