@@ -7,7 +7,7 @@ from html import escape
 
 from torchtpu.notebook_ext.values import Distance
 from torchtpu.report import Report, units
-from torchtpu.report.table import BOX, PHRASE, QUIET, Table
+from torchtpu.report.table import BOX, PHRASE, QUIET, WARNING, Table
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +54,7 @@ class Comparison:
 
     def to_html(self) -> str:
         """The comparison as static HTML, which also survives in an untrusted notebook."""
-        style = "border-left:3px solid #d9792b;padding:2px 0 2px 10px;margin:4px 0"
-        remarks = "".join(f'<div style="{style}">{escape(remark)}</div>' for remark in self._remarks())
+        remarks = "".join(f'<div style="{WARNING}">{escape(remark)}</div>' for remark in self._remarks())
         head = f'<b style="{PHRASE}">comparison</b> <span style="{QUIET}">{escape(self._what())}</span>'
         return f'<div style="{BOX}"><div>{head}</div>{self._table().to_html()}{remarks}</div>'
 

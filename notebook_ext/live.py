@@ -20,6 +20,7 @@ from IPython.core.interactiveshell import InteractiveShell
 from torchtpu import compiler, hbm
 from torchtpu.events import Log
 from torchtpu.report import units
+from torchtpu.report.table import PHRASE, QUIET
 
 Bundle = dict[str, str]  # by MIME type
 
@@ -72,12 +73,11 @@ class Now:
 
     def to_html(self) -> str:
         """One line of HTML, framed as the report that follows it."""
-        gap = "white-space:nowrap;margin-right:12px"
-        figures = " ".join(f'<span style="{gap}">{escape(p)}</span>' for p in self.phrases())
+        figures = " ".join(f'<span style="{PHRASE}">{escape(p)}</span>' for p in self.phrases())
         frame = "border:1px dashed rgba(128,128,128,0.6);border-radius:6px;padding:10px 14px;margin:4px 0"
         return (
-            f'<div style="{frame};font-size:13px;line-height:1.5;color:inherit"><b style="{gap}">{escape(self.mode)}</b> '
-            f'<span style="{gap}">running</span> {figures} <span style="opacity:0.7">measured</span></div>'
+            f'<div style="{frame};font-size:13px;line-height:1.5;color:inherit"><b style="{PHRASE}">{escape(self.mode)}</b> '
+            f'<span style="{PHRASE}">running</span> {figures} <span style="{QUIET}">measured</span></div>'
         )
 
 

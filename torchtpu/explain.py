@@ -107,24 +107,25 @@ class Explanation:
     def _repr_html_(self) -> str:
         from html import escape
 
-        quiet, code = "opacity:0.7", "font-family:monospace;font-size:12px"
+        from torchtpu.report.table import BOX, LINE, QUIET
+
+        code = "font-family:monospace;font-size:12px"
         table = "border-collapse:collapse;border:none;font-size:13px;color:inherit"
         cell = "padding:2px 14px 2px 0;vertical-align:top;text-align:left"
-        row = "background:none;border-top:1px solid rgba(128,128,128,0.3)"
+        row = f"background:none;border-top:1px solid {LINE}"
         about = "".join(
-            f'<tr style="background:none"><td style="{cell};{quiet}">{escape(what)}</td>'
+            f'<tr style="background:none"><td style="{cell};{QUIET}">{escape(what)}</td>'
             f'<td style="{cell}">{escape(text)}</td></tr>'
             for what, text in self.rows()
         )
         steps = "".join(
-            f'<tr style="{row}"><td style="{cell};{quiet}">#{k}</td><td style="{cell};{code}">{escape(op)}</td>'
-            f'<td style="{cell};{quiet}">{escape(reads)}</td><td style="{cell}">{escape(line)}</td></tr>'
+            f'<tr style="{row}"><td style="{cell};{QUIET}">#{k}</td><td style="{cell};{code}">{escape(op)}</td>'
+            f'<td style="{cell};{QUIET}">{escape(reads)}</td><td style="{cell}">{escape(line)}</td></tr>'
             for k, (op, reads, line) in enumerate(self._cells())
         )
-        box = "border:1px solid rgba(128,128,128,0.3);border-radius:6px;padding:10px 14px;margin:4px 0;color:inherit"
         return (
-            f'<div style="{box};font-size:13px;line-height:1.5"><table style="{table}"><tbody>{about}</tbody></table>'
-            f'<div style="{quiet};margin:6px 0 2px 0">{escape(self.origin())}</div>'
+            f'<div style="{BOX}"><table style="{table}"><tbody>{about}</tbody></table>'
+            f'<div style="{QUIET};margin:6px 0 2px 0">{escape(self.origin())}</div>'
             f'<div style="overflow-x:auto"><table style="{table}"><tbody>{steps}</tbody></table></div></div>'
         )
 
@@ -209,7 +210,8 @@ def _gradient(tensor: torch.Tensor) -> str:
 
 
 def _where(line: Line | None) -> str:
+    from torchtpu.report import units
+
     if line is None:
         return ""
-    source = line.source if len(line.source) <= _SOURCE else line.source[: _SOURCE - 1] + "\u2026"
-    return f"{'backward of ' if line.backward else ''}{line.where}: {source}"
+    return f"{'backward of ' if line.backward else ''}{line.where}: {units.cut(line.source, _SOURCE)}"

@@ -93,7 +93,7 @@ class Details:
         forms = (("stablehlo", "StableHLO", hlo.stablehlo_by_op), ("hlo", "HLO, optimized", hlo.lines_by_op))
         for kind, title, read in forms:
             for op, text in read(self.graph.text(kind)).items() if kind in self.graph.texts else ():
-                shown = [t if len(t) <= _CODE_WIDTH else t[: _CODE_WIDTH - 1] + "\u2026" for t in text[:_CODE_LINES]]
+                shown = [units.cut(t, _CODE_WIDTH) for t in text[:_CODE_LINES]]
                 more = [f"({len(text) - _CODE_LINES:,} more)"] if len(text) > _CODE_LINES else []
                 found.setdefault(op, []).append((title, "\n".join([*shown, *more])))
         return found

@@ -208,4 +208,4 @@ def _text_width(text: str, size: float) -> float:
 
 
 def _cut(text: str) -> str:
-    return text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "\u2026"
+    return units.cut(text, _LONGEST)

@@ -170,8 +170,7 @@ def _programs(before: Report, after: Report) -> tuple[ProgramChange, ...]:
 
 def _name(program: ProgramRow) -> str:
     name = program.name if len(program.ops) > 1 else program.ops[0].op.removeprefix("aten::")
-    text = f"{name} {', '.join(program.outputs)}"
-    return text if len(text) <= _NAME else text[: _NAME - 1] + "\u2026"
+    return units.cut(f"{name} {', '.join(program.outputs)}", _NAME)
 
 
 def _line(program: ProgramRow) -> str:

@@ -44,10 +44,10 @@ class Holdings:
     def lines(self, count: int = _LINES) -> str:
         """Return the largest holders as plain text, a line each."""
         from torchtpu.report.memory_sections import holder
-        from torchtpu.report.sections import _cut
+        from torchtpu.report.sections import one_line
 
         shown, rest = self.rows[:count], self.rows[count:]
-        names = [_cut(holder(r), _NAME) for r in shown]
+        names = [one_line(holder(r), _NAME) for r in shown]
         width = max(map(len, names), default=0)
         text = [
             f"{units.nbytes(r.nbytes):>10}  {name:<{width}}  {r.what}"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from torchtpu.report import units
 from torchtpu.report.chart import Chart
 from torchtpu.report.rows import BufferRow, HoldingRow
-from torchtpu.report.sections import Column, Section, _cut, place
+from torchtpu.report.sections import Column, Section, one_line, place
 
 if TYPE_CHECKING:
     from torchtpu.report.report import Report
@@ -28,7 +28,9 @@ def peak(report: Report) -> Section:
         f"HBM at the peak: {units.nbytes(report.hbm_peak)}{of_limit}",
         f"whose it was; measured, temporaries compiled ({report.compiler})",
         (Column("owner"), Column("buffers", True), Column("bytes", True), Column("share", True)),
-        tuple((_cut(r.owner, _NAME), f"{r.count:,}", units.nbytes(r.nbytes), _share(r.nbytes, report.hbm_peak)) for r in shown),
+        tuple(
+            (one_line(r.owner, _NAME), f"{r.count:,}", units.nbytes(r.nbytes), _share(r.nbytes, report.hbm_peak)) for r in shown
+        ),
         _more("owner", len(rest), sum(r.nbytes for r in rest)),
         _listing(report),
         _chart(report) if rows else None,
@@ -49,7 +51,7 @@ def _chart(report: Report) -> Chart | None:
 def _listing(report: Report) -> tuple[str, ...]:
     """Return the buffers at the peak, a line of text each, with what they were for and the lines that made them."""
     rows = report.hbm_peak_buffers[:_LINES]
-    whats = [_cut(f"{b.count:,} x {b.what}" if b.count > 1 else b.what, _NAME) for b in rows]
+    whats = [one_line(f"{b.count:,} x {b.what}" if b.count > 1 else b.what, _NAME) for b in rows]
     owners = [_held_by(b) for b in rows]
     width, wide = (max(map(len, texts), default=0) for texts in (whats, owners))
     text = [
@@ -86,7 +88,7 @@ def held(title: str, rows: Sequence[HoldingRow]) -> Section:
             Column("frees it"),
         ),
         tuple(
-            (holder(r), _cut(r.what), place(r.line), f"{r.count:,}", units.nbytes(r.nbytes), _cut(r.free, _NAME))
+            (holder(r), one_line(r.what), place(r.line), f"{r.count:,}", units.nbytes(r.nbytes), one_line(r.free, _NAME))
             for r in rows[:_ROWS]
         ),
         _more("holder", len(rows[_ROWS:]), sum(r.nbytes for r in rows[_ROWS:])),
@@ -100,20 +102,20 @@ def holder(row: HoldingRow) -> str:
     also = f" (also {', '.join(row.also)})" if row.also else ""
     kind = "" if row.kind in ("variable", "output", "traceback", "autograd", "") else f": {row.kind}s"
     kind = kind.replace("states", "state").removesuffix(": pending graphs")
-    return _cut(f"{row.name}{kind}{also}", 2 * _NAME)
+    return one_line(f"{row.name}{kind}{also}", 2 * _NAME)
 
 
 def _held_by(row: BufferRow) -> str:
     if not row.held_by or row.owner.endswith(row.held_by):
-        return _cut(row.owner, _NAME)
-    return _cut(f"{row.owner}: {row.held_by}", _NAME)
+        return one_line(row.owner, _NAME)
+    return one_line(f"{row.owner}: {row.held_by}", _NAME)
 
 
 def _made_by(row: BufferRow) -> str:
     if row.line is None:
         return "before the watch" if row.earlier else ""
     at = place(row.line)
-    return _cut(f"{at.where}: {at.source}", 2 * _NAME)
+    return one_line(f"{at.where}: {at.source}", 2 * _NAME)
 
 
 def _share(part: int, whole: int) -> str:

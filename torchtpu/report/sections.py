@@ -99,13 +99,13 @@ def warnings(report: Report) -> list[tuple[str, Place | None]]:
     """What deserves attention without opening anything: a sentence, and the line that is its subject."""
     found: list[tuple[str, Place | None]] = []
     if report.error:
-        found.append((f"Ended by {_cut(report.error.partition(chr(10))[0])}", None))
+        found.append((f"Ended by {one_line(report.error.partition(chr(10))[0])}", None))
     # One warning for what may be one cause, on however many lines.
     for kind, storms in _grouped(report.storms, lambda s: s.kind).items():
         first, compiles, seconds = storms[0], sum(s.compiles for s in storms), sum(s.seconds for s in storms)
-        what = _cut(first.ops, _NAME) if len(storms) == 1 else f"and {units.count(len(storms) - 1, 'more line')} compiled"
+        what = one_line(first.ops, _NAME) if len(storms) == 1 else f"and {units.count(len(storms) - 1, 'more line')} compiled"
         what = f"compiled {what}" if len(storms) == 1 else what
-        last = f"{kind}, the last time {_cut(first.detail)}" if first.detail else kind
+        last = f"{kind}, the last time {one_line(first.detail)}" if first.detail else kind
         advice = f"; {first.remedy}" if first.remedy else ""
         found.append((f"{what} {compiles:,} times, {units.seconds(seconds)}: {last}{advice}", place(first.line)))
     if report.seconds.finish > 0.1 * report.seconds.elapsed and report.seconds.finish > 0.01:
@@ -127,7 +127,7 @@ def place(line: Line | None) -> Place:
     """Return a line as it is shown."""
     if line is None:
         return Place("")
-    return Place(f"{line.where} (backward)" if line.backward else line.where, _cut(line.source))
+    return Place(f"{line.where} (backward)" if line.backward else line.where, one_line(line.source))
 
 
 def _programs(report: Report) -> Section:
@@ -152,7 +152,7 @@ def _programs(report: Report) -> Section:
             (
                 _program(p),
                 _first_line(p),
-                _cut(p.reason),
+                one_line(p.reason),
                 f"{p.runs:,}",
                 units.seconds(p.run_seconds),
                 units.seconds(p.compile_seconds) if p.compiled else "cached",
@@ -196,14 +196,14 @@ def _causes(line: Line | None, kind: str, rows: list[CompileRow]) -> Cell:
     details = [f"# {place(line).source}"] if line is not None and line.source else []
     for c in rows[:_DETAIL_LINES]:
         # The number of a fused program tells it from others; programs of one op share a name.
-        name = c.program if "#" in c.program else _cut(f"{c.program} {_shapes(c.outputs)}", _NAME)
+        name = c.program if "#" in c.program else one_line(f"{c.program} {_shapes(c.outputs)}", _NAME)
         text = f"{name}: {c.detail or kind}"
         closest = f", compared with {c.closest.where}" if c.closest is not None and c.closest != c.line else ""
-        details.append(_cut(f"{text}{closest}; {units.seconds(c.seconds)}{', from disk' if c.from_disk else ''}"))
+        details.append(one_line(f"{text}{closest}; {units.seconds(c.seconds)}{', from disk' if c.from_disk else ''}"))
     if len(rows) > _DETAIL_LINES:
         details.append(f"{len(rows) - _DETAIL_LINES} more")
     first = next((c.detail for c in rows if c.detail), "") if kind != "first time" else ""
-    return Fold(_cut(f"{kind}: {first}" if first else kind), tuple(details))
+    return Fold(one_line(f"{kind}: {first}" if first else kind), tuple(details))
 
 
 def _syncs(report: Report) -> Section:
@@ -238,7 +238,7 @@ def _flushes(report: Report) -> Section:
     def row(reason: str, line: Line | None, flushes: list[FlushRow]) -> tuple[Cell, ...]:
         ops, pieces, live = (sum(getattr(f, name) for f in flushes) for name in ("ops", "pieces", "live"))
         time = units.seconds(sum(f.seconds for f in flushes))
-        return _cut(reason), place(line), f"{len(flushes):,}", f"{ops:,}", f"{pieces:,}", f"{live:,}", time
+        return one_line(reason), place(line), f"{len(flushes):,}", f"{ops:,}", f"{pieces:,}", f"{live:,}", time
 
     ordered = sorted(groups.items(), key=lambda g: -len(g[1]))
     rest = [f for _, flushes in ordered[_ROWS:] for f in flushes]
@@ -267,7 +267,7 @@ def _fallbacks(report: Report) -> Section:
         f"CPU fallbacks: {sum(f.count for f in rows):,}, {units.seconds(sum(f.seconds for f in rows))}",
         "ops without a lowering to XLA, run on the CPU; measured, both copies included",
         (Column("op"), Column("line"), Column("times", True), Column("time", True), Column("moved", True)),
-        tuple((_cut(f.op), place(f.line), f"{f.count:,}", units.seconds(f.seconds), units.nbytes(f.nbytes)) for f in shown),
+        tuple((one_line(f.op), place(f.line), f"{f.count:,}", units.seconds(f.seconds), units.nbytes(f.nbytes)) for f in shown),
         _more(rest, "op", sum(f.seconds for f in rest)),
     )
 
@@ -282,10 +282,10 @@ def _program(program: ProgramRow) -> Cell:
         names = _grouped(ops, lambda o: o.op.removeprefix("aten::"))
         listed = ", ".join(f"{name} x{len(same)}" if len(same) > 1 else name for name, same in names.items())
         at = place(line)
-        details.append(_cut(f"{at.where or 'no line'}: {listed}{f'  # {at.source}' if at.source else ''}"))
+        details.append(one_line(f"{at.where or 'no line'}: {listed}{f'  # {at.source}' if at.source else ''}"))
     if len(groups) > _DETAIL_LINES:
         details.append(f"{len(groups) - _DETAIL_LINES} more lines")
-    return Fold(_cut(text, _NAME), tuple(details))
+    return Fold(one_line(text, _NAME), tuple(details))
 
 
 def _first_line(program: ProgramRow) -> Cell:
@@ -298,7 +298,7 @@ def _first_line(program: ProgramRow) -> Cell:
 
 def _shapes(arrays: Iterable[str]) -> str:
     counts = _grouped(arrays, lambda a: a)
-    return _cut(", ".join(f"{array} x{len(same)}" if len(same) > 1 else array for array, same in counts.items()))
+    return one_line(", ".join(f"{array} x{len(same)}" if len(same) > 1 else array for array, same in counts.items()))
 
 
 def _grouped(items: Iterable[Any], key: Any) -> dict[Any, list[Any]]:
@@ -318,6 +318,6 @@ def _compiled(report: Report) -> str:
     return f"compiled ({report.compiler})"
 
 
-def _cut(text: str, width: int = _WIDE) -> str:
-    text = " ".join(text.split())
-    return text if len(text) <= width else text[: width - 1] + "\u2026"
+def one_line(text: str, width: int = _WIDE) -> str:
+    """Return text without line breaks, cut to a width."""
+    return units.cut(" ".join(text.split()), width)

@@ -9,6 +9,7 @@ LINE = "rgba(128,128,128,0.3)"
 BOX = f"border:1px solid {LINE};border-radius:6px;padding:10px 14px;margin:4px 0;font-size:13px;line-height:1.5;color:inherit"
 PHRASE = "white-space:nowrap;margin-right:12px"
 QUIET = "opacity:0.7"
+WARNING = "border-left:3px solid #d9792b;padding:2px 0 2px 10px;margin:4px 0"
 
 _CELL = "padding:3px 14px 3px 0;vertical-align:top;text-align:"
 

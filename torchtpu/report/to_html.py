@@ -12,15 +12,12 @@ from torchtpu.report import bar, chart, units
 from torchtpu.report.chart import Chart
 from torchtpu.report.report import Report
 from torchtpu.report.sections import Cell, Fold, Place, Prose, Section, headline, sections, times, warnings
+from torchtpu.report.table import BOX, LINE, PHRASE, QUIET, WARNING
 
-_LINE = "rgba(128,128,128,0.3)"
-_BOX = f"border:1px solid {_LINE};border-radius:6px;padding:10px 14px;margin:4px 0;font-size:13px;line-height:1.5;color:inherit"
-_QUIET = "opacity:0.7"
-_PHRASE = "white-space:nowrap;margin-right:12px"
 _CODE = "font-family:monospace;font-size:12px"
 # JupyterLab, nbconvert and VS Code style `td`, `th` and `tr` of outputs (zebra rows, right-aligned text): undone here.
 _TABLE = "border-collapse:collapse;border:none;margin:2px 0 8px 0;font-size:13px;color:inherit"
-_ROW = f"background:none;border-top:1px solid {_LINE}"
+_ROW = f"background:none;border-top:1px solid {LINE}"
 _TD = "padding:3px 14px 3px 0;vertical-align:top;text-align:"
 _TH = "padding:3px 14px 3px 0;font-weight:normal;opacity:0.7;vertical-align:bottom;white-space:nowrap;text-align:"
 
@@ -28,7 +25,7 @@ _TH = "padding:3px 14px 3px 0;font-weight:normal;opacity:0.7;vertical-align:bott
 def to_html(report: Report) -> str:
     """Draw a report as one HTML fragment."""
     return (
-        f'<div style="{_BOX}">{_head(report)}{_time(report)}'
+        f'<div style="{BOX}">{_head(report)}{_time(report)}'
         f"{''.join(map(_warning, warnings(report)))}{''.join(map(_section, sections(report)))}</div>"
     )
 
@@ -44,8 +41,8 @@ def page(report: Report) -> str:
 
 def _head(report: Report) -> str:
     # The spaces between the phrases are where the line may break.
-    figures = " ".join(f'<span style="{_PHRASE}">{escape(figure)}</span>' for figure in headline(report))
-    return f'<div><b style="{_PHRASE}">{escape(report.mode)}</b> {figures} <span style="{_QUIET}">measured</span></div>'
+    figures = " ".join(f'<span style="{PHRASE}">{escape(figure)}</span>' for figure in headline(report))
+    return f'<div><b style="{PHRASE}">{escape(report.mode)}</b> {figures} <span style="{QUIET}">measured</span></div>'
 
 
 def _time(report: Report) -> str:
@@ -57,23 +54,22 @@ def _time(report: Report) -> str:
     style = "display:block;width:100%;height:8px;max-width:none;margin:6px 0 4px 0"
     picture = f'<img alt="{escape(", ".join(shown))}" src="{bar.picture(parts)}" height="8" style="{style}">'
     legend = " ".join(
-        f'<span style="{_PHRASE}"><span style="color:{bar.COLOURS[name]}">&#9632;</span> {escape(text)}</span>'
+        f'<span style="{PHRASE}"><span style="color:{bar.COLOURS[name]}">&#9632;</span> {escape(text)}</span>'
         for (name, _), text in zip(parts, shown, strict=True)
     )
-    elapsed = f'<span style="white-space:nowrap;{_QUIET}">of {units.seconds(report.seconds.elapsed)} elapsed, measured</span>'
+    elapsed = f'<span style="white-space:nowrap;{QUIET}">of {units.seconds(report.seconds.elapsed)} elapsed, measured</span>'
     return f'{picture}<div style="margin-bottom:4px">{legend} {elapsed}</div>'
 
 
 def _warning(warning: tuple[str, Place | None]) -> str:
     sentence, place = warning
     where = f"{_cell(place)} " if place and place.where else ""
-    style = "border-left:3px solid #d9792b;padding:2px 0 2px 10px;margin:4px 0"
-    return f'<div style="{style}">{where}{escape(sentence)}</div>'
+    return f'<div style="{WARNING}">{where}{escape(sentence)}</div>'
 
 
 def section_html(section: Section) -> str:
     """Draw one section, open, as an HTML fragment."""
-    return f'<div style="{_BOX}">{_section(section, "open ")}</div>'
+    return f'<div style="{BOX}">{_section(section, "open ")}</div>'
 
 
 def _section(section: Section, state: str = "") -> str:
@@ -82,12 +78,12 @@ def _section(section: Section, state: str = "") -> str:
         f'<tr style="{_ROW}">' + "".join(_data(cell, c.figure) for cell, c in zip(row, section.columns, strict=True)) + "</tr>"
         for row in section.rows
     )
-    more = f'<div style="{_QUIET}">{escape(section.more)}</div>' if section.more else ""
+    more = f'<div style="{QUIET}">{escape(section.more)}</div>' if section.more else ""
     if section.listing:
         more += f'<div style="{_CODE};white-space:pre;margin-bottom:8px">{escape(chr(10).join(section.listing))}</div>'
     return (
         f'<details {state}style="margin:0"><summary style="cursor:pointer;padding:2px 0">{escape(section.title)} '
-        f'<span style="{_QUIET}">{escape(section.note)}</span></summary>'
+        f'<span style="{QUIET}">{escape(section.note)}</span></summary>'
         f'<div style="overflow-x:auto;padding-left:16px">{_chart(section.chart)}<table style="{_TABLE}">'
         f'<thead><tr style="background:none">{head}</tr></thead><tbody>{rows}</tbody></table>{more}</div></details>'
     )
@@ -99,7 +95,7 @@ def _chart(drawn: Chart | None) -> str:
     style = "display:block;width:100%;height:72px;max-width:760px;margin:4px 0 2px 0"
     return (
         f'<img alt="" src="{chart.picture(drawn)}" height="72" style="{style}">'
-        f'<div style="{_QUIET};margin-bottom:6px">{escape(drawn.caption)}</div>'
+        f'<div style="{QUIET};margin-bottom:6px">{escape(drawn.caption)}</div>'
     )
 
 

@@ -60,7 +60,7 @@ def _print(console: Any, section: Section) -> None:
     if section.more:
         console.print(Text(f"  {section.more}"))
     for line in section.listing[:_LISTED]:
-        console.print(Text(line if len(line) <= width else line[: width - 1] + "\u2026"))
+        console.print(Text(units.cut(line, width)))
 
 
 def _table(section: Section) -> Any:

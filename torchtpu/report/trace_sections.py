@@ -106,8 +106,7 @@ def listing(trace: Trace) -> tuple[str, ...]:
         arrays = f"{', '.join(r.inputs)} -> {', '.join(r.outputs)}".strip()
         error = f"{_error(r.so_far):>8}" if errors else ""
         name = r.op.removeprefix("aten::")
-        text = f"{name} {arrays}"
-        text = text if len(text) <= 76 else text[:75] + "…"
+        text = units.cut(f"{name} {arrays}", 76)
         figures = f"{units.seconds(r.seconds):>8} {units.nbytes(r.read):>10} {units.nbytes(r.written):>10}"
         lines.append(f"{r.number:>6} {figures}{error}  {where:<{wide}}  {text}")
     return tuple(lines)

@@ -32,3 +32,8 @@ def nbytes(value: int) -> str:
 def count(number: int, one: str, many: str = "") -> str:
     """`1 program`, `3 programs`; `many` where the plural is not `one` with an s."""
     return f"{number:,} {one if number == 1 else many or one + 's'}"
+
+
+def cut(text: str, width: int) -> str:
+    """The text, or as much of it as fits into `width` characters with an ellipsis."""
+    return text if len(text) <= width else text[: width - 1] + "\u2026"
