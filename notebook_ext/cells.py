@@ -92,6 +92,7 @@ class Cells:
         """End every open cell, innermost first."""
         while self._open:
             self._close(self._open.pop(), None)
+        compiler.interrupts.stop()  # the running cell's own end is no longer heard of
 
     def _started(self, info: ExecutionInfo) -> None:
         if not self._running:

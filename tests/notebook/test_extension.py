@@ -1,5 +1,7 @@
 """However it is loaded, there is exactly one set of hooks."""
 
+import signal
+
 import pytest
 
 from torchtpu import lines
@@ -71,6 +73,13 @@ def test_a_running_cell_is_closed(notebook, magic):
     assert "Out" in notebook.printed
     assert "'strict'" in notebook.printed
     assert len(notebook.reports) == 1
+
+
+@pytest.mark.parametrize("magic", ["%unload_ext torchtpu", "%reload_ext torchtpu"])
+def test_nothing_listens_for_ctrl_c_afterwards(notebook, magic):
+    """The cell that unloads has begun to listen, and its end is no longer heard of."""
+    notebook.run(magic)
+    assert signal.set_wakeup_fd(-1) == -1
 
 
 def test_two_shells_do_not_share_hooks(notebook, new_notebook):
