@@ -104,15 +104,17 @@ def build(
     for members in cut:
         end = members[-1]
         made = [s for k in members for s in slots[k]]
-        outputs = tuple(s for s in made if s in keep or last_use.get(s, -1) > end)
-        local = {s: i for i, s in enumerate(made)}
-        refs = tuple(dict.fromkeys(r for k in members for r in nodes[k].refs if r not in local))
-        local |= {r: -1 - i for i, r in enumerate(refs)}
+        inside = set(made)
+        outputs = [s for s in made if s in keep or last_use.get(s, -1) > end]
+        refs = list(dict.fromkeys(r for k in members for r in nodes[k].refs if r not in inside))
         leaving = [r for r in refs if last_use[r] <= end and r not in keep]
+        given = _donations(nodes, members, slots, outputs, {r: layout(r) for r in leaving if r >= 0 or r in free_inputs})
+        # A donated input is given to the first output of its layout that has none, in order: so both come first, in pairs.
+        outputs.sort(key=lambda s: s not in given)
+        refs = [*(given[s] for s in outputs if s in given), *(r for r in refs if r not in given.values())]
+        local = {s: i for i, s in enumerate(made)} | {r: -1 - i for i, r in enumerate(refs)}
         part_nodes = tuple(Node(n.plan, tuple(local[r] for r in n.refs), n.backward) for n in (nodes[k] for k in members))
-        dying = {-1 - i: layout(r) for i, r in enumerate(refs) if r in leaving and (r >= 0 or r in free_inputs)}
-        given = _donations(part_nodes, [local[s] for s in outputs], dying)
-        key = (part_nodes, tuple(local[s] for s in outputs), tuple(given))
+        key = (part_nodes, tuple(local[s] for s in outputs), tuple(range(len(given))))
         program = programs.get(key)
         if program is None:
             program = programs[key] = _compile(key, [layout(r) for r in refs])
@@ -121,10 +123,10 @@ def build(
             Part(
                 program,
                 tuple(members),
-                refs,
-                outputs,
+                tuple(refs),
+                tuple(outputs),
                 tuple(n for k in members for n in numbers[k]),
-                tuple(refs[i] for i in given),
+                tuple(refs[: len(given)]),
                 tuple(leaving),
             )
         )
@@ -188,41 +190,46 @@ def _pieces(nodes: Sequence[Node], members: Sequence[int], known: Sequence[bool]
     return pieces
 
 
-def _donations(nodes: Sequence[Node], outputs: Sequence[int], dying: dict[int, Layout]) -> list[int]:
-    """Return the positions of the inputs whose memory an output of the same layout takes without a copy.
+def _donations(
+    nodes: Sequence[Node], members: Sequence[int], slots: Sequence[range], outputs: Sequence[int], dying: dict[int, Layout]
+) -> dict[int, int]:
+    """Return for which outputs there is an input of the same layout whose memory they take without a copy.
 
     XLA takes donation as an order and copies where it can't otherwise keep it. So every op that reads such an input must
     come before the one that makes the output, or be that one, writing each element where it read it.
 
     Args:
-        nodes: a part's ops.
-        outputs: its slots that are wanted.
+        nodes: the graph's ops.
+        members: positions of a part's ops.
+        slots: of each op's results.
+        outputs: the part's results that are wanted.
         dying: layouts of the inputs that nothing needs after the part, by reference.
     """
     readers: dict[int, list[int]] = {}
     maker: dict[int, int] = {}
-    before: list[int] = []  # per op, the set of those that it depends on, as bits
+    before: dict[int, int] = {}  # per op, the set of those in the part that it depends on, as bits
     layouts: dict[int, Layout] = {}
-    for k, node in enumerate(nodes):
+    for bit, k in enumerate(members):
         ancestors = 0
-        for r in node.refs:
+        for r in nodes[k].refs:
             if r in dying:
-                readers.setdefault(r, []).append(k)
-            elif r >= 0:
+                readers.setdefault(r, []).append(bit)
+            elif r in maker:
                 ancestors |= before[maker[r]] | 1 << maker[r]
-        before.append(ancestors)
-        for layout in node.plan.outputs:
-            layouts[len(maker)] = layout
-            maker[len(maker)] = k
-    given = []
+        before[bit] = ancestors
+        for s, layout in zip(slots[k], nodes[k].plan.outputs, strict=True):
+            layouts[s], maker[s] = layout, bit
+    given: dict[int, int] = {}
     for s in outputs:
-        k = maker[s]
+        bit = maker[s]
         for r, layout in dying.items():
-            if layout == layouts[s] and all(before[k] >> q & 1 or (q == k and _in_place(nodes[k], r)) for q in readers[r]):
-                given.append(-1 - r)
+            if layout == layouts[s] and all(
+                before[bit] >> q & 1 or (q == bit and _in_place(nodes[members[bit]], r)) for q in readers[r]
+            ):
+                given[s] = r
                 del dying[r]
                 break
-    return sorted(given)
+    return given
 
 
 def _in_place(node: Node, ref: int) -> bool:

@@ -33,10 +33,14 @@ class Row:
 
 
 def alternate(peers: dict[str, Callable[[], object]], rounds: int, number: int = 1) -> dict[str, list[float]]:
-    """Run the peers in turn, `number` calls each, `rounds` times; return the seconds per call of every round."""
+    """Run the peers in turn, `number` calls each, `rounds` times; return the seconds per call of every round.
+
+    A call that is not timed goes before: OpenMP's threads go on spinning for a while, on the cores of the next peer.
+    """
     seconds: dict[str, list[float]] = {name: [] for name in peers}
     for _ in range(rounds):
         for name, call in peers.items():
+            call()
             start = time.perf_counter()
             for _ in range(number):
                 call()

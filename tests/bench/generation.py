@@ -32,7 +32,7 @@ def generation() -> list[Row]:
     strict, fused = ({key: [run[key] for run in runs[mode]] for key in runs[mode][0]} for mode in _MODES)
     return [
         Row("generate: fused, all lengths new", median(fused["first"]), "s"),
-        Row("generate: strict / fused, all lengths new", ratio(strict["first"], fused["first"]), "x", ">= 0.8"),
+        Row("generate: strict / fused, all lengths new", ratio(strict["first"], fused["first"]), "x", ">= 1"),
         Row("generate: strict / fused, again", ratio(strict["again"], fused["again"]), "x", ">= 1"),
         Row("generate: compiles, fused / strict", ratio(fused["compiles"], strict["compiles"]), "x", "<= 1"),
     ]

@@ -108,6 +108,21 @@ def test_an_input_read_only_before_the_output_is_made_gives_its_memory():
     assert program.alias_bytes == NBYTES
 
 
+def test_each_output_takes_the_memory_that_it_was_matched_with(mode):
+    """The parameter comes first among AdamW's inputs, and last among its results."""
+    model = torch.nn.Linear(SIZE, SIZE).to("tpu")
+    optimizer = torch.optim.AdamW(model.parameters())
+    with modes.scope(mode):
+        for _ in range(2):
+            optimizer.zero_grad()
+            (model(torch.ones(SIZE, SIZE, device="tpu")) ** 2).mean().backward()
+            modes.flush("test")
+            with torchtpu.watch() as report:
+                optimizer.step()
+    assert sum(p.alias_bytes for p in report.programs) > 3 * NBYTES
+    assert max(p.temp_bytes for p in report.programs) < NBYTES
+
+
 def test_programs_are_forgotten_before_they_are_too_many(mode, monkeypatch):
     before = alive()
     monkeypatch.setattr(program, "MAX_PROGRAMS", 20)
