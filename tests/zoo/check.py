@@ -11,7 +11,8 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.utils._pytree import tree_leaves
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_leaves, tree_map
 
 from tests.conformance import check as conformance, compare, copies
 from tests.zoo.architecture import Architecture, Inputs
@@ -49,9 +50,27 @@ def run(architecture: Architecture) -> dict[str, Outcome]:
     tokens = _generate(architecture, model, inputs)
 
     def exact() -> Sequence[Any]:
-        return next(_steps(copy.deepcopy(model).double(), copies.in_float64(inputs)))
+        default = torch.get_default_dtype()
+        torch.set_default_dtype(torch.float64)  # for what models make while they run
+        try:
+            with _Float64():
+                return next(_steps(copy.deepcopy(model).double(), copies.in_float64(inputs)))
+        finally:
+            torch.set_default_dtype(default)
 
     return {mode: _run(architecture, mode, model, inputs, expected, exact, tokens) for mode in MODES}
+
+
+class _Float64(TorchFunctionMode):
+    """Calls that ask for float32 get float64: models ask for it where they hold rounding to be harmful."""
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if func is torch.Tensor.float:
+            func = torch.Tensor.double
+        args, kwargs = tree_map(lambda v: torch.float64 if v is torch.float32 else v, (args, kwargs or {}))
+        return func(*args, **kwargs)
 
 
 def _run(

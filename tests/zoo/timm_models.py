@@ -28,8 +28,8 @@ _VIT = {"img_size": 32, "patch_size": 8, "embed_dim": 32, "depth": 1, "num_heads
 ARCHITECTURES = (
     _timm("ResNet-D", "resnet10t"),
     _timm("DenseNet", "densenet121", growth_rate=8, block_config=(1, 2, 2, 1)),
-    _timm("EfficientNet", "test_efficientnet"),
-    _timm("MobileNetV3", "mobilenetv3_small_050"),
+    _timm("EfficientNet", "test_efficientnet", 64),
+    _timm("MobileNetV3", "mobilenetv3_small_050", 64),
     _timm("RegNetY", "regnety_002"),
     _timm("NFNet", "test_nfnet"),
     _timm("timm-ConvNeXt", "test_convnext"),
