@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cached_property
+from posixpath import commonpath
 from typing import Any
 
 from torchtpu.graph import hlo
@@ -58,8 +59,10 @@ class Details:
             name = graph.ops[k].op.removeprefix("aten::")
             names[name] = names.get(name, 0) + 1
         listed = sorted(names.items(), key=lambda n: -n[1])[:_NAMED]
+        within = commonpath(graph.ops[k].module for k in ops)
         kernels = sum(len(graph.boxes[k].kernels) for k in ops if k in graph.boxes)
         rows = [
+            ("module", within.replace("/", ".")),
             ("ops", f"{len(ops):,}"),
             ("kernels", f"{kernels:,}" if kernels else ""),
             ("time" if graph.seconds else "bytes", f"{graph.amount(self.drawer.weight(ops))} {graph.weighed}"),
