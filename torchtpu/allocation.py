@@ -105,7 +105,9 @@ def set_window(
 def set_storage(tensor: torch.Tensor, storage: torch.UntypedStorage) -> torch.Tensor:
     """`aten::set_.source_Storage`: the whole storage as a 1-d tensor."""
     count = storage.nbytes() // tensor.element_size()
-    return aten.set_.source_Storage_storage_offset(tensor, storage, 0, (count,), (1,))
+    # PyTorch keeps the strides of a tensor that has so many elements already; all but an empty one would then reach outside.
+    stride = tensor.stride() if tensor.shape == (count,) == (0,) else (1,)
+    return aten.set_.source_Storage_storage_offset(tensor, storage, 0, (count,), stride)
 
 
 def set_empty(tensor: torch.Tensor) -> torch.Tensor:

@@ -36,8 +36,9 @@ class Usage:
         live: held by tensors now.
         peak: highest `live`, with what the programs running then needed, since the last reset.
         mark: as far as `live` may rise without a change of the peak, or a look at the limit.
-        allocations: arrays made since the start.
-        allocated: bytes since the start.
+        allocations: arrays made since the start, or since the counts were reset.
+        allocated: their bytes.
+        before: `live` when the counts were reset.
         trace: what watches, if somebody does.
         origin: the line whose op runs now, while watched.
     """
@@ -47,6 +48,7 @@ class Usage:
     mark: int = 0
     allocations: int = 0
     allocated: int = 0
+    before: int = 0
     trace: Trace | None = None
     origin: Origin | None = None
 

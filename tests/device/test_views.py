@@ -202,6 +202,10 @@ x[1:] = 5
 y.add_(2)
 out = x, y, x.untyped_storage().nbytes()
 """,
+    "set_ of an empty tensor keeps its strides": """
+x = torch.arange(8., device=D)[::7][:0].set_()
+out = x.stride(), x.shape
+""",
     "a view of a dtype in which bytes are left over": """
 x = torch.arange(7, dtype=torch.uint8, device=D)
 x[:4].view(torch.float32).fill_(1)

@@ -27,7 +27,7 @@ FRAME = ".jp-OutputArea-output iframe"
 PICTURE = ".jp-OutputArea-output img[alt*='301 ops']"
 
 
-@pytest.fixture(scope="module", params=["JupyterLab Light", "JupyterLab Dark"])
+@pytest.fixture(scope="module", params=["JupyterLab Dark"])
 def ran(server, browser, request, tmp_path_factory) -> Iterator[tuple[Path, dict[str, object]]]:
     """A notebook whose graph was opened with the keyboard in JupyterLab and saved, and what was seen meanwhile."""
     address, root = server

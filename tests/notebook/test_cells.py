@@ -138,7 +138,7 @@ def test_timeit_above_opens_one_report_for_all_its_loops(notebook):
 
 
 def test_capture_above_takes_the_report(notebook):
-    notebook.run("%%capture out", "%%tpu_mode debug", "print('hello')")
+    notebook.run("%%capture out", "%%tpu_mode debug", "print('hello')", "import time", "time.sleep(0.8)")  # time for a line
     assert notebook.reports == []
     out = notebook.shell.user_ns["out"]
     assert out.stdout == "hello\n"
