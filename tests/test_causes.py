@@ -198,14 +198,10 @@ def test_the_precision_of_products(mode):
         (x @ x.T).sum().item()
 
     work()
-    before = torch.get_float32_matmul_precision()
-    try:
-        torch.set_float32_matmul_precision("high")
+    with torch.tpu.precision("DEFAULT"):
         found = cause(watched(work))
-    finally:
-        torch.set_float32_matmul_precision(before)
     assert found.kind == "precision"
-    assert found.detail.startswith(f"float32 matmul precision {before} -> high")
+    assert found.detail.startswith("precision HIGHEST -> DEFAULT")
     assert found.remedy == "set the precision once, before the first step"
 
 

@@ -42,6 +42,7 @@ def program(name: str, ops: list[str], shape: tuple[int, ...] = (8, 128)):
         output_bytes=layout.nbytes,
         temp_bytes=512,
         alias_bytes=0,
+        precision="",
         from_disk=False,
     )
 

@@ -33,6 +33,7 @@ def _choice(name: str, value: str, choices: tuple[str, ...]) -> str:
 
 
 FALLBACKS = ("warn", "error", "silent")
+NUMERICS = ("native", "tpu")
 
 # "cpu", "tpu", or another PJRT platform; empty: TPU if there is one, else CPU. Read when the device starts.
 platform: str = os.environ.get("TORCHTPU_PLATFORM", "").strip().lower()
@@ -48,6 +49,11 @@ cache_dir: str = os.environ.get(
 # What to do with an operator that has no lowering to XLA: run it on the CPU with a warning, refuse, or just run it.
 cpu_fallback: Literal["warn", "error", "silent"] = _choice(  # type: ignore[assignment]
     "TORCHTPU_CPU_FALLBACK", os.environ.get("TORCHTPU_CPU_FALLBACK", "warn"), FALLBACKS
+)
+
+# How XLA:CPU multiplies float32 matrices: as it does, exactly, or as a TPU does, in bfloat16 passes (torchtpu.precision).
+numerics: Literal["native", "tpu"] = _choice(  # type: ignore[assignment]
+    "TORCHTPU_NUMERICS", os.environ.get("TORCHTPU_NUMERICS", "native"), NUMERICS
 )
 
 # defer_and_fuse flushes when this many ops, or this many bytes of their results, are pending.
@@ -69,6 +75,7 @@ debug_compare_cpu: bool = False
 debug_break: str = ""
 
 _KNOBS = {name for name in globals() if not name.startswith("_") and name in __annotations__}
+_CHOICES = {"cpu_fallback": FALLBACKS, "numerics": NUMERICS}
 
 
 @contextlib.contextmanager
@@ -82,8 +89,7 @@ def options(**knobs: Any) -> Iterator[None]:
     for name, value in knobs.items():
         if name not in _KNOBS:
             raise AttributeError(f"torchtpu.config has no knob {name!r}.{did_you_mean(name, _KNOBS)}")
-        if name == "cpu_fallback":
-            _choice(name, value, FALLBACKS)
+        check(name, value)
     before = {name: globals()[name] for name in knobs}
     _update(knobs)
     try:
@@ -92,20 +98,33 @@ def options(**knobs: Any) -> Iterator[None]:
         _update(before)
 
 
+def check(knob: str, value: Any) -> Any:
+    """Return a knob's value.
+
+    Raises:
+        ValueError: the knob takes one of a few values, and this is none of them (with the closest one).
+    """
+    return _choice(knob, value, _CHOICES[knob]) if knob in _CHOICES else value
+
+
 def _update(knobs: dict[str, Any]) -> None:
     for name, value in knobs.items():
         setattr(sys.modules[__name__], name, value)
 
 
 class _Config(ModuleType):
-    """The module's type: the account of memory looks at the limit only when it is told of a new one, or near the old one."""
+    """The module's type: it checks values where they are set, and tells those who would have to ask for them at every op."""
 
     def __setattr__(self, name: str, value: Any) -> None:
-        super().__setattr__(name, value)
+        super().__setattr__(name, check(name, value))
         if name == "memory_limit":
             from torchtpu import hbm
 
             hbm.limit_changed()
+        elif name == "numerics":
+            from torchtpu import precision
+
+            precision.numerics_changed()
 
 
 sys.modules[__name__].__class__ = _Config

@@ -10,13 +10,13 @@ import contextlib
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
-from enum import Enum
 from types import ModuleType, TracebackType
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from torchtpu import client, config, hbm, reads
+from torchtpu import client, config, hbm, precision as _precision, reads
+from torchtpu.precision import Precision
 from torchtpu.random import (
     default_generators,
     get_rng_state,
@@ -257,23 +257,21 @@ def set_eager_mode(mode: EagerMode | str) -> Iterator[None]:
         yield
 
 
-class Precision(Enum):
-    """Precision of float32 matrix products on a TPU, as the number of bfloat16 passes: 1, 3 or 6."""
-
-    DEFAULT = "medium"
-    HIGH = "high"
-    HIGHEST = "highest"
-
-
 @contextlib.contextmanager
-def precision(mode: Precision) -> Iterator[None]:
-    """Use a precision of float32 matrix products inside a `with` block (`torch.set_float32_matmul_precision`)."""
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision(Precision(mode).value)
-    try:
+def precision(mode: Precision | str) -> Iterator[None]:
+    """Use a precision of float32 products inside a `with` block: of matrices, convolutions and attention.
+
+    Outside of any block it is that of `torch.set_float32_matmul_precision`, which this leaves alone. Like the eager mode it
+    belongs to the process: gradients have the precision that is in force when the backward pass runs.
+
+    Args:
+        mode: DEFAULT, HIGH or HIGHEST (1, 3 or 6 bfloat16 passes), as `Precision` or by name.
+
+    Raises:
+        ValueError: there is no such precision (with the closest name).
+    """
+    with _precision.scope(mode):
         yield
-    finally:
-        torch.set_float32_matmul_precision(before)
 
 
 # Memory. Bytes are those that tensors hold; pending results of defer_and_fuse have none yet.
@@ -311,13 +309,14 @@ def reset_accumulated_memory_stats(device: Device = None) -> None:
     """Start the counts of all allocations anew."""
     index_of(device)
     hbm.usage.allocations = hbm.usage.allocated = 0
+    hbm.usage.before = hbm.usage.live
 
 
 def memory_stats(device: Device = None) -> dict[str, int]:
     """Return bytes in use, peak and total since the start, under PyTorch's names for them."""
     index_of(device)
     u = hbm.usage
-    counts = {"current": u.live, "peak": u.peak, "allocated": u.allocated, "freed": max(u.allocated - u.live, 0)}
+    counts = {"current": u.live, "peak": u.peak, "allocated": u.allocated, "freed": u.before + u.allocated - u.live}
     stats = {f"{group}.all.{k}": v for group in ("allocated_bytes", "reserved_bytes") for k, v in counts.items()}
     return {**stats, "allocation.all.allocated": u.allocations, "num_device_alloc": u.allocations}
 
@@ -348,7 +347,7 @@ def empty_cache() -> None:
 
 
 class _DeviceModule(ModuleType):
-    """The module's type: it gives the module the property `eager_mode`."""
+    """The module's type: it gives the module the properties `eager_mode` and `allow_excess_precision`."""
 
     @property
     def eager_mode(self) -> EagerMode:
@@ -362,6 +361,18 @@ class _DeviceModule(ModuleType):
         from torchtpu import modes
 
         modes.set(mode)
+
+    @property
+    def allow_excess_precision(self) -> bool:
+        """Whether XLA may keep values in float32 where the ops of one program round them to bfloat16 or float16. Assign a bool.
+
+        False: a program of many ops gives what its ops give one by one.
+        """
+        return _precision.excess_allowed()
+
+    @allow_excess_precision.setter
+    def allow_excess_precision(self, allowed: bool) -> None:
+        _precision.allow_excess(allowed)
 
     @property
     def EagerMode(self) -> type[EagerMode]:

@@ -16,9 +16,10 @@ from torchtpu.buffer import Buffer, new_tensor
 from torchtpu.modes import state
 from torchtpu.ops.registry import Rule
 from torchtpu.plan import Plan, Planner
+from torchtpu.precision import DTYPES as _WITH_PRECISION, current as _precision
 from torchtpu.schema import Signature
 
-_precision = torch.get_float32_matmul_precision
+_kernels: list[Kernel] = []
 
 
 class Kernel:
@@ -30,11 +31,14 @@ class Kernel:
         self.signature = Signature(op)
         self.name = self.signature.name
         self.plans: dict[Any, Plan | None] = {}  # None: runs on the CPU
+        self._other_plans: dict[Any, Plan | None] = {}
         self._planner = Planner(self.signature, rule)
         self._mutates = bool(self.signature.mutated or (rule is not None and rule.writes))
         self._random = rule is not None and rule.random
         self._precision = rule is not None and rule.precision
+        self._each = rule is not None and rule.each
         self._dynamic = [self._number_handling(k) for k in range(len(self.signature.names))]
+        _kernels.append(self)
 
     def _number_handling(self, k: int) -> str:
         """How a Python number in argument k enters the key: by `type`, by `value`, or `unit`: by value if 0 or 1."""
@@ -58,7 +62,8 @@ class Kernel:
             call.key.append(aliases)
         if self._random:
             call.numbers += random.draw(call.generator)
-        if self._precision:
+        # PyTorch tells nobody when its precision changes. So ops with products ask, and none of those takes a fast entry.
+        if self._precision and (self._each or tensors[0].dtype in _WITH_PRECISION):
             call.key.append(_precision())
         key = tuple(call.key)
         try:
@@ -118,6 +123,15 @@ class Kernel:
         except Exception as error:
             # The user's line first: our frames and torch's meta kernels say nothing about the mistake.
             raise error.with_traceback(None) from None
+
+
+def swap_plans() -> None:
+    """Change between the plans made with excess precision and those without. The fast entries hold `plans`, and ask nobody."""
+    for kernel in _kernels:
+        plans = dict(kernel.plans)
+        kernel.plans.clear()
+        kernel.plans.update(kernel._other_plans)
+        kernel._other_plans = plans
 
 
 class Call:

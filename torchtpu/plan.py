@@ -20,6 +20,7 @@ from torchtpu.dtypes import xla_dtype
 from torchtpu.evaluate import NumberArg, TensorArg, cast, check_in_place, evaluator, fill_places
 from torchtpu.layout import Layout, View, dense_order
 from torchtpu.ops.registry import Rule
+from torchtpu.precision import DTYPES as WITH_PRECISION, Setting, current, excess_allowed, lowering
 from torchtpu.program import Node, NodeInfo, Program, Wires
 from torchtpu.schema import Signature
 
@@ -47,14 +48,16 @@ class PlanKey:
         names, template: the schema's arguments, with placeholders for tensors and dynamic numbers.
         types: of the numbers.
         aliases: for each tensor argument, the first one with the same storage.
-        precision: of float32 products when the plan was made; empty where the op has none.
+        precision: of its float32 products; None where it has none.
+        excess: XLA may leave out roundings to 16 bits.
     """
 
     names: Sequence[str]
     template: list[Any]
     types: tuple[str, ...]
     aliases: tuple[int, ...]
-    precision: str
+    precision: Setting | None
+    excess: bool
 
 
 _META = torch.device("meta")
@@ -132,7 +135,8 @@ class Plan:
         stored: list[Any] = [None] * len(self.views)
         for position, array in zip(self.needs, arrays, strict=True):
             stored[position] = array
-        return self._body(stored, numbers, alone)
+        with lowering(self.key.precision if self.key is not None else None):
+            return self._body(stored, numbers, alone)
 
     def info(self) -> NodeInfo:
         """Describe the op for reports."""
@@ -307,8 +311,15 @@ class Planner:
         ]
         replay = None if rule is not None and rule.random else Replay(signature, arguments.template, tuple(written))
         product = rule is not None and rule.precision
-        precision = torch.get_float32_matmul_precision() if product else ""
-        key = PlanKey(signature.names, arguments.template, arguments.types(), tuple(aliases), precision)
+        precise = product and (rule.each or views[0].dtype in WITH_PRECISION)
+        key = PlanKey(
+            signature.names,
+            arguments.template,
+            arguments.types(),
+            tuple(aliases),
+            current() if precise else None,
+            excess_allowed(),
+        )
         return Plan(
             signature.name,
             views,

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import torchtpu
-from torchtpu import modes, schedule
+from torchtpu import config, modes, schedule
 from torchtpu.dtypes import from_numpy
 from torchtpu.graph.to_python import _DTYPES
 
@@ -168,6 +168,27 @@ def test_random_ops_draw_again_from_the_same_seed():
     for a, r in zip(actual, results, strict=True):
         torch.testing.assert_close(storage(a), r.flatten())
     assert 0.2 < (results[-1].abs() > 1).float().mean() < 0.45
+
+
+def test_products_keep_their_precision():
+    a, b = torch.rand(8, 32).to("tpu"), torch.rand(32, 8).to("tpu")
+    kept = []
+
+    def run():
+        with torch.tpu.precision("DEFAULT"):
+            kept[:] = [a @ b]
+        kept.append(a @ b)
+
+    with config.options(numerics="tpu"):
+        report, ((program, arrays, _, results),) = recorded(run)
+        text = report.graph(program.name).to_python()
+        assert text.count('with torch.tpu.precision("DEFAULT"):') == 1
+        namespace = {"__name__": "text"}
+        exec(text, namespace)
+        actual = namespace[program.name.partition("#")[0]](*(x.to("tpu") for x in arrays))
+    assert not torch.equal(*results)
+    for x, r in zip(actual, results, strict=True):
+        torch.testing.assert_close(x.cpu(), r, rtol=1e-6, atol=0)
 
 
 def test_numbers_keep_the_values_that_they_had(graph_of, capsys):

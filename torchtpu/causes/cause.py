@@ -75,7 +75,7 @@ def of_sizes(dims: Sequence[tuple[int, int, int]]) -> str:
 
 
 # Cuts that no line of the user's reads a value for.
-_NOT_READS = ("end of", "start of", "cap on", "mode change")
+_NOT_READS = ("end of", "start of", "cap on", "mode change", "precision change")
 
 
 def of_cut(reason: str) -> str:

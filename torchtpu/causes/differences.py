@@ -55,9 +55,7 @@ def differences(new: Plan, old: Plan) -> list[Difference]:
     found = []
     for name, ours, theirs in zip(new.key.names, new.key.template, old.key.template, strict=True):
         found += _argument(name, ours, theirs, new, old)
-    if new.key.precision != old.key.precision:
-        change = f"{old.key.precision} -> {new.key.precision}"
-        found.append(_difference(Kind.PRECISION, "float32 matmul precision", change))
+    found += _precision(new.key, old.key)
     if not found and new.key.aliases != old.key.aliases:
         found.append(Difference(Kind.OPS, "", "other arguments share their memory", 1, cause.OPS))
     return sorted(found, key=lambda d: _ORDER.index(d.kind))
@@ -79,6 +77,17 @@ def input_of(plan: Plan, position: int) -> int | None:
     if plan.key is None or plan.key.aliases[position] not in plan.needs:
         return None
     return plan.needs.index(plan.key.aliases[position])
+
+
+def _precision(new: PlanKey, old: PlanKey) -> Iterator[Difference]:
+    ours, theirs = new.precision, old.precision
+    if ours is not None and theirs is not None:
+        if ours.precision is not theirs.precision:
+            yield _difference(Kind.PRECISION, "precision", f"{theirs.precision.name} -> {ours.precision.name}")
+        if ours.numerics != theirs.numerics:
+            yield _difference(Kind.PRECISION, "numerics", f"{theirs.numerics} -> {ours.numerics}")
+    if new.excess != old.excess:
+        yield _difference(Kind.PRECISION, "allow_excess_precision", f"{old.excess} -> {new.excess}")
 
 
 def _argument(name: str, ours: Any, theirs: Any, new: Plan, old: Plan) -> Iterator[Difference]:

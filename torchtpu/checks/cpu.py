@@ -15,12 +15,14 @@ from weakref import WeakKeyDictionary
 import numpy as np
 import torch
 
+from torchtpu import client
 from torchtpu.buffer import Buffer
 from torchtpu.checks.finding import at, found
 from torchtpu.checks.host import HostTensors
 from torchtpu.errors import NumericsError
 from torchtpu.lines import Origin
 from torchtpu.plan import Plan
+from torchtpu.precision import Precision
 from torchtpu.transfer import as_host_view
 
 
@@ -50,8 +52,8 @@ def against_cpu(
     """Run an op on the CPU too and compare.
 
     Elements may differ by torch.testing's tolerances for the coarsest dtype of the op's tensors; those of products and sums,
-    whose terms may cancel, by the tolerance for the largest of them. Random ops are not compared: the CPU goes on with the
-    device's results.
+    whose terms may cancel, by the tolerance for the largest of them, and by what their precision allows. Random ops are not
+    compared: the CPU goes on with the device's results.
 
     Returns:
         the differences; None where the CPU cannot run the op.
@@ -69,7 +71,7 @@ def against_cpu(
     off = so_far = _off(ours, theirs, read)
     error = None
     for k, mine, other in zip(ours, ours.values(), theirs.values(), strict=True):
-        if error is None and not _close(mine, other, read, dtypes):
+        if error is None and not _close(mine, other, read, dtypes, _error_of_passes(plan)):
             finding = found(plan.name, origin, inputs, [results[k].array], numbers)
             error = NumericsError(
                 f"{plan.name} disagrees with the CPU{at(origin)}: {_worst(mine, other)}; {off:.1e} of the largest value\n"
@@ -181,11 +183,23 @@ def _largest(values: torch.Tensor) -> float:
     return float(torch.where(values.isfinite(), values, 0).abs().max())
 
 
-def _close(ours: torch.Tensor, theirs: torch.Tensor, read: float, dtypes: Sequence[torch.dtype]) -> bool:
+def _error_of_passes(plan: Plan) -> float:
+    """Return the relative error that float32 products may have because they are made of bfloat16 ones; 0 where they are not."""
+    setting = plan.key.precision
+    if setting is None or setting.precision is Precision.HIGHEST:
+        return 0.0
+    exact = setting.numerics == "native" and client.device().platform == "cpu"
+    return 0.0 if exact else 4 * 2.0 ** (-8 * setting.precision.parts)
+
+
+def _close(
+    ours: torch.Tensor, theirs: torch.Tensor, read: float, dtypes: Sequence[torch.dtype], error_of_passes: float
+) -> bool:
     if not _is_float(ours.dtype):
         return torch.equal(ours, theirs)
     # The coarsest dtype counts: the CPU may compute a float32 statistic of bfloat16 values in bfloat16.
     rtol, atol = torch.testing._comparison.default_tolerances(ours.dtype, *dtypes)
+    rtol = max(rtol, error_of_passes)
     ours, theirs = _wide(ours), _wide(theirs)
     if read and theirs.numel():
         atol += rtol * max(read, _largest(theirs))

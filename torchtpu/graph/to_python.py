@@ -18,6 +18,7 @@ import torch
 from torchtpu.dtypes import XLA
 from torchtpu.evaluate import NumberArg, TensorArg
 from torchtpu.layout import Layout, View, contiguous_strides, dense_order
+from torchtpu.precision import Precision
 from torchtpu.report.rows import OpRow
 
 if TYPE_CHECKING:
@@ -138,7 +139,11 @@ class _Writer:
         names = [base] if len(plan.specs) == 1 else [f"{base}_{n}" for n in range(len(plan.specs))]
         call = self._call(plan.name, plan.key.template, windows)
         self._number += len(plan.wires)
+        start = len(self.lines)
         self._assign(plan, names, call)
+        if plan.key.precision is not None and plan.key.precision.precision is not Precision.HIGHEST:
+            chosen = f'with torch.tpu.precision("{plan.key.precision.precision.name}"):'
+            self.lines[start:] = [chosen, *(f"    {line}" for line in self.lines[start:])]
         self.values += [_Value(name, s.size, s.stride, s.dtype) for name, s in zip(names, plan.specs, strict=True)]
         self.values += [stored[w] for w in plan.writes]
 

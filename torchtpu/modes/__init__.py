@@ -58,9 +58,10 @@ class State:
     Attributes:
         mode: the eager mode.
         execute: takes (plan, input buffers, numbers) and returns the output buffers. Set once the device has started.
+        recorder: what takes its place, whatever the mode, while a function is only recorded.
     """
 
-    __slots__ = ("mode", "execute")
+    __slots__ = ("mode", "execute", "recorder")
 
     def __init__(self) -> None:
         try:
@@ -68,6 +69,7 @@ class State:
         except ValueError as error:
             raise ValueError(f"TORCHTPU_EAGER_MODE: {error}") from None
         self.execute: Callable[..., list[Any]] = _not_started
+        self.recorder: Callable[..., list[Any]] | None = None
 
     def select(self) -> None:
         """Choose the engine's entry for the mode, in its recording variant while somebody watches."""
@@ -75,6 +77,9 @@ class State:
             return
         if client.in_bad_fork():
             self.execute = _refuse
+            return
+        if self.recorder is not None:
+            self.execute = self.recorder
             return
         from torchtpu.modes import debug, deferred, strict
 

@@ -203,7 +203,7 @@ def programs() -> list[Program]:
 
 
 # Where nobody waits for a value. Right after an interrupt, these do not wait for the compile that was interrupted.
-_BOUNDARIES = frozenset({"end of cell", "end of watch", "mode change"})
+_BOUNDARIES = frozenset({"end of cell", "end of watch", "mode change", "precision change"})
 
 
 def flush(reason: str) -> None:

@@ -11,6 +11,7 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import jax
@@ -18,14 +19,15 @@ import jax.numpy as jnp
 import torch
 from jax import lax
 
-from torchtpu.ops.matmul import accumulator_of, precision_of, sum_to
+from torchtpu.ops.matmul import sum_to
+from torchtpu.ops.products import accumulator_of, product
 from torchtpu.ops.registry import composite, rule
 from torchtpu.ops.softmax import wide
 
 
 def _product(equation: str, a: jax.Array, b: jax.Array) -> jax.Array:
     dtype = accumulator_of(a.dtype) or a.dtype
-    return jnp.einsum(equation, a, b, precision=precision_of(a.dtype), preferred_element_type=dtype)
+    return product(partial(jnp.einsum, equation, preferred_element_type=dtype), a, b)
 
 
 def _grouped(x: jax.Array, heads: int) -> jax.Array:

@@ -7,6 +7,7 @@ of the input with the output's gradient whose batch and channels have changed pl
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import jax
@@ -15,7 +16,7 @@ import torch
 from jax import lax
 from torch._prims_common import suggest_memory_format
 
-from torchtpu.ops.matmul import accumulator_of, precision_of
+from torchtpu.ops.products import accumulator_of, product
 from torchtpu.ops.registry import rule
 
 
@@ -48,18 +49,17 @@ def correlate(
         there = (x.shape[2 + k] - 1) * spread[k] + 1
         wanted = (n - 1) * stride[k] + (w.shape[2 + k] - 1) * dilation[k] + 1
         padding.append((before[k], wanted - there - before[k]))
-    return lax.conv_general_dilated(
-        x,
-        w,
-        stride,
-        padding,
-        spread,
-        dilation,
-        tuple(name + axes for name in layout),
+    multiply = partial(
+        lax.conv_general_dilated,
+        window_strides=stride,
+        padding=padding,
+        lhs_dilation=spread,
+        rhs_dilation=dilation,
+        dimension_numbers=tuple(name + axes for name in layout),
         feature_group_count=groups,
-        precision=precision_of(x.dtype),
         preferred_element_type=accumulator_of(x.dtype),
     )
+    return product(multiply, x, w)
 
 
 def transposed(

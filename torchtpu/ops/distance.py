@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import torch
 
-from torchtpu.ops.matmul import sum_to
+from torchtpu.ops.matmul import contract, sum_to
 from torchtpu.ops.registry import rule
 
 
@@ -51,6 +51,17 @@ def _differences(a: jax.Array, b: jax.Array) -> jax.Array:
 @rule("aten::_cdist_forward")
 def _cdist(a: jax.Array, b: jax.Array, p: float, compute_mode: int | None) -> jax.Array:
     return norm(_differences(a, b), p)
+
+
+@rule("aten::_euclidean_dist", precision=True)
+def _euclidean(a: jax.Array, b: jax.Array) -> jax.Array:
+    """Return 2-norms from one product, as PyTorch does for many rows: |a - b|^2 = |a|^2 - 2 a.b + |b|^2, which cancels."""
+    sizes = [jnp.sum(x * x, axis=-1, keepdims=True) for x in (a, b)]
+    left = jnp.concatenate([-2 * a, sizes[0], jnp.ones_like(sizes[0])], axis=-1)
+    right = jnp.concatenate([b, jnp.ones_like(sizes[1]), sizes[1]], axis=-1)
+    batch = tuple(range(a.ndim - 2))
+    squares = contract(left, right, (((a.ndim - 1,), (b.ndim - 1,)), (batch, batch)))
+    return jnp.sqrt(jnp.maximum(squares, 0))
 
 
 @rule("aten::_cdist_backward", meta=True)

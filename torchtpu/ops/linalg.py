@@ -16,6 +16,7 @@ import jax.scipy.linalg
 import torch
 from jax import lax
 
+from torchtpu.modes import state
 from torchtpu.ops.reduction import wide
 from torchtpu.ops.registry import entry, rule
 
@@ -63,6 +64,13 @@ for _op, _name in (
     ("_linalg_solve_ex", "linalg.solve_ex"),
 ):
     entry(f"aten::{_op}")(partial(_checked, _name))
+
+
+@entry("aten::_linalg_check_errors")
+def _check_errors(kernel: None, info: torch.Tensor, api_name: str, *, is_matrix: bool) -> None:
+    """Raise for what could not be factored. There is nothing to look at while a function is only recorded."""
+    if state.recorder is None:
+        torch._linalg_check_errors(info.cpu(), api_name, is_matrix=is_matrix)
 
 
 # -- triangular matrices

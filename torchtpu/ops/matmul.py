@@ -1,12 +1,13 @@
 """Matrix products: mm, bmm, mv, dot, and the forms that add to them (addmm, baddbmm, addmv, addbmm, addr).
 
-float32 products follow `torch.set_float32_matmul_precision`. bfloat16 and float16 products accumulate in float32 and are
-rounded once, at the very end.
+float32 and float16 products follow `torchtpu.precision`. bfloat16 and float16 products accumulate in float32 and are rounded
+once, at the very end.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import jax
@@ -14,23 +15,11 @@ import jax.numpy as jnp
 import torch
 from jax import lax
 
+from torchtpu.ops.products import accumulator_of, product
 from torchtpu.ops.registry import overload, rule
 
-_PRECISION = {"highest": lax.Precision.HIGHEST, "high": lax.Precision.HIGH, "medium": lax.Precision.DEFAULT}
 _MATRICES = (((1,), (0,)), ((), ()))
 _BATCHES = (((2,), (1,)), ((0,), (0,)))
-
-
-def precision_of(dtype: Any) -> lax.Precision:
-    """Return the precision of products of a dtype: torch's choice for float32, one pass for halves, else exact."""
-    if dtype == jnp.float32:
-        return _PRECISION[torch.get_float32_matmul_precision()]
-    return lax.Precision.DEFAULT if accumulator_of(dtype) is not None else lax.Precision.HIGHEST
-
-
-def accumulator_of(dtype: Any) -> Any:
-    """Return the dtype in which products of a dtype are summed, None for its own."""
-    return jnp.float32 if dtype in (jnp.bfloat16, jnp.float16) else None
 
 
 def contract(a: jax.Array, b: jax.Array, dimensions: Any = _MATRICES) -> jax.Array:
@@ -39,7 +28,8 @@ def contract(a: jax.Array, b: jax.Array, dimensions: Any = _MATRICES) -> jax.Arr
         raise RuntimeError("matrix products are not implemented for 'Bool'")
     # XLA:CPU's fast matrix product reads rows: a transposed left side costs less copied than folded into the product.
     a = lax.platform_dependent(a, cpu=lax.optimization_barrier, default=lambda x: x)
-    return lax.dot_general(a, b, dimensions, precision_of(a.dtype), preferred_element_type=accumulator_of(a.dtype))
+    multiply = partial(lax.dot_general, dimension_numbers=dimensions, preferred_element_type=accumulator_of(a.dtype))
+    return product(multiply, a, b)
 
 
 def add(addend: jax.Array, product: jax.Array, beta: Any, alpha: Any) -> jax.Array:
@@ -110,7 +100,7 @@ rule("aten::bmm.dtype", precision=True)(lambda a, b, out_dtype: contract(a, b, _
 
 @rule("aten::_int_mm")
 def _int_mm(a: jax.Array, b: jax.Array) -> jax.Array:
-    return lax.dot_general(a, b, _MATRICES, preferred_element_type=jnp.int32)
+    return lax.dot_general(a, b, _MATRICES, lax.Precision.DEFAULT, preferred_element_type=jnp.int32)
 
 
 @rule("aten::addmm", precision=True, unit=("beta", "alpha"), check=_add_to_product)

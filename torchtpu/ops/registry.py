@@ -43,7 +43,7 @@ class Rule:
         ignores: written arguments whose old values `fn` does not read.
         meta: `fn` gets the meta tensors of the results as keyword `out`.
         random: `fn` gets the state of a random stream as keyword `key` (see `torchtpu.ops.random.bits`).
-        precision: the program depends on torch's float32 matmul precision; `fn` reads it while lowering.
+        precision: it has products of arrays, whose precision for float32 the program depends on (`torchtpu.precision`).
         indexed: for debug mode's check of indices: takes the arguments as meta tensors and returns a list of
             (index tensor, size that it indexes, whether negative indices count from the end).
         each: a foreach rule: `fn` is applied to each tensor of the lists in turn.

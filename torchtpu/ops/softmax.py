@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import torch
 
-from torchtpu.ops.matmul import accumulator_of
+from torchtpu.ops.products import accumulator_of
 from torchtpu.ops.registry import rule
 
 
