@@ -13,23 +13,36 @@ from typing import Any
 from IPython.core.error import UsageError
 from IPython.core.interactiveshell import ExecutionInfo, ExecutionResult, InteractiveShell
 
-from torchtpu import compiler, lines
+from torchtpu import compiler, config, lines
 from torchtpu.notebook_ext import graph_view, labels
 from torchtpu.notebook_ext.debugging import Debugging
 from torchtpu.notebook_ext.history import CellFigures, History
 from torchtpu.notebook_ext.live import Live, Now
+from torchtpu.notebook_ext.targets import Target, Targets
 from torchtpu.report import Report
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What the user asked for: the mode's label, whether to show the report and the graphs, and where to save the report."""
+    """What the user asked for.
+
+    Attributes:
+        mode: its label.
+        quiet: show no report.
+        save: where to save the report.
+        debugging: what debug mode checks.
+        graph: show the graphs.
+        numerics: how XLA:CPU multiplies float32 numbers, as in `config.numerics`; None: as the session has it.
+        target: chips to compile for what the cell ran; None: those of the session.
+    """
 
     mode: str
     quiet: bool = False
     save: Path | None = None
     debugging: Debugging = field(default_factory=Debugging)
     graph: bool = False
+    numerics: str | None = None
+    target: Target | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +68,7 @@ class Cells:
         self._running: list[ExecutionInfo] = []
         self._open: list[_Open] = []
         self.history = History()
+        self.targets = Targets(shell)
         self.callbacks: dict[str, Callable[..., None]] = {
             "pre_run_cell": self._started,
             "post_execute": self._silent_ended,
@@ -78,6 +92,8 @@ class Cells:
                 raise UsageError("a cell can have one %%tpu_mode")
         with contextlib.ExitStack() as scopes:
             scopes.enter_context(modes.scope(options.mode))
+            if options.numerics is not None:
+                scopes.enter_context(config.options(numerics=options.numerics))
             scopes.enter_context(options.debugging.scope())
             report = scopes.enter_context(watch(trace=options.debugging.trace))
             live = Live(self._shell, options.mode, events.logs[-1], not options.quiet)
@@ -92,6 +108,7 @@ class Cells:
         """End every open cell, innermost first."""
         while self._open:
             self._close(self._open.pop(), None)
+        self.targets.stop()
         compiler.interrupts.stop()  # the running cell's own end is no longer heard of
 
     def _started(self, info: ExecutionInfo) -> None:
@@ -111,6 +128,7 @@ class Cells:
             owners = self._running[self._running.index(result.info) :][::-1]
         else:  # the cell that loaded this extension, or an empty one
             owners = [None]
+        self.targets.cell_ended()
         for owner in owners:
             if owner is not None:
                 self._running.remove(owner)
@@ -156,6 +174,9 @@ class Cells:
                 cell.report.save(cell.options.save)
             except OSError as raised:
                 self._fail(result, raised)
+        target = cell.options.target or self.targets.target
+        if target.chips and not (cell.options.quiet and cell.options.save is None):
+            self.targets.compile(cell.report, target, cell.options.save, not cell.options.quiet)
 
     def _fail(self, result: ExecutionResult | None, error: BaseException) -> None:
         """Show an error that came up when the cell had ended, and let it count as the cell's: Run All stops there."""

@@ -11,7 +11,9 @@ from torchtpu.notebook_ext.compare import CompareMagics
 from torchtpu.notebook_ext.dashboard import Dashboard
 from torchtpu.notebook_ext.explain import ExplainMagics
 from torchtpu.notebook_ext.first_line import first_line
+from torchtpu.notebook_ext.fit_magic import FitMagics
 from torchtpu.notebook_ext.magics import TPUMagics
+from torchtpu.notebook_ext.target_magics import TargetMagics
 
 
 class Extension:
@@ -26,6 +28,8 @@ class Extension:
             CompareMagics(shell),
             ExplainMagics(shell),
             memory.MemoryMagics(shell),
+            TargetMagics(shell, self._cells.targets),
+            FitMagics(shell, self._cells.targets),
         )
         shell.register_magics(*self._magics)
         shell.input_transformers_cleanup.append(first_line)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any
 
-from IPython.core.displaypub import DisplayPublisher
+from IPython.core.displaypub import CapturingDisplayPublisher, DisplayPublisher
 from IPython.core.interactiveshell import InteractiveShell
 
 from torchtpu import compiler, hbm
@@ -23,6 +23,11 @@ from torchtpu.report import units
 from torchtpu.report.table import PHRASE, QUIET
 
 Bundle = dict[str, str]  # by MIME type
+
+FRAME = (
+    "border:1px dashed rgba(128,128,128,0.6);border-radius:6px;padding:10px 14px;margin:4px 0;"
+    "font-size:13px;line-height:1.5;color:inherit"
+)
 
 _FIRST = 0.5  # seconds before a cell gets a line
 _EVERY = 0.25  # seconds between two lines,
@@ -74,9 +79,8 @@ class Now:
     def to_html(self) -> str:
         """One line of HTML, framed as the report that follows it."""
         figures = " ".join(f'<span style="{PHRASE}">{escape(p)}</span>' for p in self.phrases())
-        frame = "border:1px dashed rgba(128,128,128,0.6);border-radius:6px;padding:10px 14px;margin:4px 0"
         return (
-            f'<div style="{frame};font-size:13px;line-height:1.5;color:inherit"><b style="{PHRASE}">{escape(self.mode)}</b> '
+            f'<div style="{FRAME}"><b style="{PHRASE}">{escape(self.mode)}</b> '
             f'<span style="{PHRASE}">running</span> {figures} <span style="{QUIET}">measured</span></div>'
         )
 
@@ -102,7 +106,8 @@ class Live:
         self._lock = threading.Lock()
         self._shown = False
         self._over = threading.Event()
-        if shown and can_update(shell):
+        captured = isinstance(shell.display_pub, CapturingDisplayPublisher)  # %%capture: a list, in which nothing is replaced
+        if shown and can_update(shell) and not captured:
             # The cell that an output belongs to is known by the context, in ipykernel 7.
             run = contextvars.copy_context().run
             threading.Thread(target=run, args=(self._keep_showing,), name="torchtpu live", daemon=True).start()

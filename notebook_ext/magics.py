@@ -14,6 +14,7 @@ from torchtpu.notebook_ext.cells import Cells, Options
 from torchtpu.notebook_ext.dashboard import Dashboard
 from torchtpu.notebook_ext.debugging import Debugging
 from torchtpu.notebook_ext.status import status
+from torchtpu.notebook_ext.targets import EFFORTS, Target
 from torchtpu.report.report import check_path
 
 
@@ -51,6 +52,18 @@ class TPUMagics(Magics):
     @argument("--quiet", action="store_true", help="%%%%tpu_mode: show no report.")
     @argument("--save", metavar="PATH", help="%%%%tpu_mode: save the report too, as .json, .html or .txt.")
     @argument("--graph", action="store_true", help="%%%%tpu_mode: show the programs as graphs below the report.")
+    @argument(
+        "--numerics",
+        metavar="native|tpu",
+        help="How a CPU multiplies float32: as it does (native), or in bfloat16 passes, as a TPU does (tpu). "
+        "How many passes says torch.tpu.precision or torch.set_float32_matmul_precision.",
+    )
+    @argument(
+        "--target",
+        metavar="CHIPS",
+        help="%%%%tpu_mode: compile what the cell ran for TPU chips: v6e, v5e,v6e, all; off: not for those of %%tpu_target.",
+    )
+    @argument("--effort", choices=EFFORTS, help="--target: memory, a fast compile with right memory figures, or full.")
     @argument("--nan", action="store_true", help="%%%%tpu_mode debug: stop at the first op that makes a NaN or an Inf.")
     @argument(
         "--check", choices=["cpu"], metavar="cpu", help="%%%%tpu_mode debug: stop at the first op that differs from the CPU."
@@ -66,25 +79,35 @@ class TPUMagics(Magics):
     @line_cell_magic
     def tpu_mode(self, line: str, cell: str | EllipsisType | None = None) -> None:
         """Choose when ops run: for this cell (%%tpu_mode, with a report below it) or from now on (%tpu_mode)."""
-        from torchtpu import modes
+        from torchtpu import config, modes
 
         arguments = parse_argstring(self.tpu_mode, line)
         try:
             mode = modes.EagerMode.parse(arguments.mode) if arguments.mode else modes.current()
+            numerics = config.check("numerics", arguments.numerics) if arguments.numerics else None
             save = check_path(arguments.save.strip("'\"")) if arguments.save else None  # IPython keeps quotes
         except ValueError as error:
             raise UsageError(str(error)) from None
+        target = Target.parse(arguments.target, arguments.effort) if arguments.target else None
+        if arguments.effort and target is None:
+            raise UsageError("--effort says how hard to compile for --target: name a chip too, as in --target v6e")
         debugging = Debugging.of(arguments, mode.label, cell is not None)
         if cell is None:
             if arguments.quiet or save or arguments.graph:
                 raise UsageError("--quiet, --save and --graph belong to a report: use them with %%tpu_mode")
+            if target is not None:
+                raise UsageError("--target is for one cell: use it with %%tpu_mode, or %tpu_target for all that follow")
+            if numerics:
+                config.numerics = numerics
             if arguments.mode:
                 modes.set(mode)
-            else:
+            elif not numerics:
                 print(mode.label)
             return
         if cell is ...:  # the first line of a cell, as `first_line` rewrote it
             first_line.show_as_typed()
-        self._cells.open(Options(mode.label, arguments.quiet, save, debugging, arguments.graph))
+        if target is not None and target.chips and arguments.quiet and not save:
+            raise UsageError("--target adds to the report, which --quiet hides: leave out one of them, or --save the report")
+        self._cells.open(Options(mode.label, arguments.quiet, save, debugging, arguments.graph, numerics, target))
         if isinstance(cell, str):  # called by code, with a body that nobody has run
             self.shell.run_cell(cell).raise_error()

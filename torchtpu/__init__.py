@@ -7,6 +7,7 @@ from typing import Any
 from torchtpu import _torch_gaps, config, device
 from torchtpu._register import name_device
 from torchtpu.explain import explain
+from torchtpu.fit import fit
 from torchtpu.interchange import from_jax, to_jax
 from torchtpu.report import Report
 from torchtpu.watch import watch
@@ -14,7 +15,15 @@ from torchtpu.watch import watch
 name_device(device)
 _torch_gaps.apply_all()
 
-__all__ = ["Report", "config", "explain", "from_jax", "to_jax", "watch"]
+__all__ = ["Report", "compile_for", "config", "explain", "fit", "from_jax", "targets", "to_jax", "watch"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in ("compile_for", "targets"):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from torchtpu import ahead  # what it loads is of use to those who ask
+
+    return getattr(ahead, name)
 
 
 def load_ipython_extension(shell: Any) -> None:

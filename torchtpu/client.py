@@ -11,6 +11,7 @@ import os
 import sys
 from collections.abc import Iterator
 from functools import cache, lru_cache
+from glob import glob
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -32,6 +33,8 @@ def device() -> Any:
 
     wanted = config.platform
     _pid = os.getpid()
+    if wanted != "tpu":
+        _skip_absent_tpu()
     try:
         return jax.devices(wanted)[0] if wanted else _preferred(jax)
     except RuntimeError as error:
@@ -39,6 +42,15 @@ def device() -> Any:
             f"no XLA device on platform {wanted or 'tpu or cpu'!r}: {error}. Set TORCHTPU_PLATFORM to cpu, tpu, or another "
             "platform that jax knows here."
         ) from None
+
+
+def _skip_absent_tpu() -> None:
+    """Where no TPU is plugged in, keep jax from starting libtpu: it may be there as a compiler, and complains at length."""
+    from jax._src import hardware_utils, xla_bridge
+
+    plugged_in = hardware_utils.num_available_tpu_chips_and_device_id()[0] or glob("/dev/accel*") or glob("/dev/vfio/[0-9]*")
+    if not plugged_in:
+        xla_bridge._backend_factories.pop("tpu", None)
 
 
 def _preferred(jax: Any) -> Any:
@@ -96,10 +108,14 @@ def put(host: np.ndarray) -> Any:
 
 @contextlib.contextmanager
 def tracing() -> Iterator[None]:
-    """Trace with 64-bit types, and without the caller's file and line in the program: they would change its disk key."""
+    """Trace with 64-bit types, and without the caller's file and line in the program: they would change its disk key.
+
+    Products that say nothing of their precision, inside jax's own algorithms, are exact.
+    """
     from jax._src import config as jax_config
 
-    with jax_config.enable_x64(True), jax_config.traceback_in_locations_limit(0):
+    exact = jax_config.default_matmul_precision("highest")
+    with jax_config.enable_x64(True), jax_config.traceback_in_locations_limit(0), exact:
         yield
 
 
@@ -123,9 +139,12 @@ def device_memory() -> int:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
+nothing_allocated = False  # while ops are only recorded
+
+
 def nbytes_fit(layout: Layout, live: int) -> bool:
     """Whether a new array of this layout fits beside `live` bytes."""
-    return live + layout.nbytes <= memory_limit()
+    return nothing_allocated or live + layout.nbytes <= memory_limit()
 
 
 def wait() -> None:

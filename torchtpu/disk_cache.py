@@ -13,6 +13,7 @@ import os
 import pickle
 import platform
 import tempfile
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -73,6 +74,17 @@ def key_of(text: str, options: dict[str, Any]) -> str:
 
 def load(key: str) -> Any | None:
     """Return the compiled program of a key, or None. A file that cannot be read is removed."""
+
+    def loaded(data: bytes) -> Any:
+        from jax.experimental.serialize_executable import deserialize_and_load
+
+        return deserialize_and_load(*pickle.loads(data))
+
+    return read(key, loaded)
+
+
+def read(key: str, decode: Callable[[bytes], Any]) -> Any | None:
+    """Return what was kept under a key, decoded, or None. A file that cannot be decoded is removed."""
     root = folder()
     if root is None:
         return None
@@ -81,27 +93,29 @@ def load(key: str) -> Any | None:
         data = path.read_bytes()
     except OSError:
         return None
-    from jax.experimental.serialize_executable import deserialize_and_load
-
     try:
-        compiled = deserialize_and_load(*pickle.loads(data))
+        value = decode(data)
         os.utime(path)  # the oldest unused ones go first
     except Exception:
         path.unlink(missing_ok=True)
         return None
-    return compiled
+    return value
 
 
 def save(key: str, compiled: Any) -> None:
     """Keep a compiled program. Backends that cannot serialize theirs keep none."""
-    root = folder()
-    if root is None:
+    if folder() is None:
         return
     from jax.experimental.serialize_executable import serialize
 
-    try:
-        data = pickle.dumps(serialize(compiled))
-    except (ValueError, NotImplementedError, RuntimeError, TypeError):
+    with contextlib.suppress(ValueError, NotImplementedError, RuntimeError, TypeError):
+        write(key, pickle.dumps(serialize(compiled)))
+
+
+def write(key: str, data: bytes) -> None:
+    """Keep bytes under a key."""
+    root = folder()
+    if root is None:
         return
     with contextlib.suppress(OSError):  # a full disk must not stop a computation
         with tempfile.NamedTemporaryFile(dir=root, delete=False) as file:

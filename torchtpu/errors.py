@@ -37,6 +37,22 @@ class CompileError(TorchTPUError):
     """XLA refused a program. The text names the op and the line that recorded it."""
 
 
+class UnknownChipError(ValueError):
+    """There is no chip of that name to compile for. The text lists those that there are."""
+
+
+class CompilerMissingError(TorchTPUError):
+    """The TPU compiler (libtpu) is not installed, or in another version than jax works with."""
+
+
+class CompilerDiedError(TorchTPUError):
+    """The process in which the TPU compiler runs ended before it answered. The next compile starts another."""
+
+
+class ValueUnknownError(TorchTPUError):
+    """A function that is only recorded, to be compiled for a chip, needs the value of a tensor."""
+
+
 class SyncError(TorchTPUError):
     """A read waits for the device where `--no-sync` or `torch.tpu.set_sync_debug_mode("error")` forbids that."""
 

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from torchtpu import config, errors, events, lines
+from torchtpu.modes import state
 from torchtpu.schema import Signature
 
 _warned: set[str] = set()
@@ -23,7 +24,10 @@ def check(name: str, reason: Exception) -> None:
 
     Raises:
         FallbackError: `config.cpu_fallback` is "error".
+        ValueUnknownError: it is only recorded, for another chip.
     """
+    if state.recorder is not None:
+        raise errors.ValueUnknownError(f"{name} runs on the CPU, for it has no lowering to XLA: a chip cannot run it")
     if config.cpu_fallback == "error":
         raise errors.FallbackError(
             f"{name} has no lowering to XLA and CPU fallback is off ({reason}). Set torchtpu.config.cpu_fallback = 'warn' to "

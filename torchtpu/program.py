@@ -6,6 +6,7 @@ epsilons, random keys): a new value never makes a new program.
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import time
 from array import array
@@ -16,11 +17,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from torchtpu import client, compiler, errors, hbm
+from torchtpu import client, compiler, errors, hbm, precision
 from torchtpu.layout import Layout
 
 if TYPE_CHECKING:
-    from torchtpu.plan import Plan
+    from torchtpu.plan import Plan, PlanKey
 
 # bfloat16 intermediates are rounded as eager PyTorch rounds them, also inside a fusion.
 COMPILER_OPTIONS: dict[str, Any] = {"xla_allow_excess_precision": False}
@@ -143,7 +144,7 @@ class Program:
         with compiler.announce(name, len(nodes)) as about:
             lowered = self._lower()
             try:
-                self.compiled, self.from_disk = compiler.compile(about, lowered, COMPILER_OPTIONS)
+                self.compiled, self.from_disk = compiler.compile(about, lowered, self.options)
             except jax.errors.JaxRuntimeError as error:
                 raise compile_error(name, nodes, error) from None
         self.call = self.compiled
@@ -156,12 +157,29 @@ class Program:
         self.compile_seconds = time.perf_counter() - start
 
     def _lower(self) -> Any:
-        import jax
+        return lower(self._function, self.inputs, self.wires, self.donated)
 
-        with client.tracing():
-            arguments = [jax.ShapeDtypeStruct(i.shape, i.dtype, sharding=client.sharding()) for i in self.inputs]
-            arguments += [jax.ShapeDtypeStruct((len(m),), d, sharding=client.sharding()) for _, d, m in self.wires.groups]
-            return jax.jit(self._function, donate_argnums=self.donated, keep_unused=True).lower(*arguments)
+    def lower_for(self, platform: str) -> Any:
+        """Lower it anew, for another platform (`tpu`)."""
+        return lower(self._function, self.inputs, self.wires, self.donated, platform)
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The options that XLA compiles it with."""
+        return COMPILER_OPTIONS | {"xla_allow_excess_precision": any(key.excess for key in self._keys())}
+
+    @property
+    def precision(self) -> str:
+        """Of its float32 products (`DEFAULT`, `HIGH, emulated`), several joined by `and`; empty where it has none.
+
+        `excess allowed` is added where XLA may leave out roundings to 16 bits.
+        """
+        products = " and ".join(dict.fromkeys(str(key.precision) for key in self._keys() if key.precision is not None))
+        excess = "excess allowed" if self.options["xla_allow_excess_precision"] else ""
+        return ", ".join(filter(None, (products, excess)))
+
+    def _keys(self) -> list[PlanKey]:
+        return [node.plan.key for node in self.graph if node.plan.key is not None]
 
     def stablehlo(self) -> str:
         """Return what XLA was given, as StableHLO whose locations name the ops. It is lowered anew: nothing keeps it."""
@@ -173,6 +191,24 @@ class Program:
 
     def __repr__(self) -> str:
         return f"Program({self.name}, {len(self.nodes)} ops, {self.compile_seconds:.3f} s to compile)"
+
+
+def lower(
+    function: Callable[..., tuple[Any, ...]],
+    inputs: Sequence[Layout],
+    wires: Wires,
+    donated: tuple[int, ...],
+    platform: str = "",
+) -> Any:
+    """Trace a program's function and lower it for the device, or for another platform."""
+    import jax
+
+    where = None if platform else client.sharding()
+    with client.tracing(), precision.for_tpu() if platform == "tpu" else contextlib.nullcontext():
+        arguments = [jax.ShapeDtypeStruct(i.shape, i.dtype, sharding=where) for i in inputs]
+        arguments += [jax.ShapeDtypeStruct((len(members),), dtype, sharding=where) for _, dtype, members in wires.groups]
+        traced = jax.jit(function, donate_argnums=donated, keep_unused=True).trace(*arguments)
+        return traced.lower(lowering_platforms=(platform,)) if platform else traced.lower()
 
 
 def forget() -> None:

@@ -7,6 +7,7 @@ autograd saved for a backward pass. It calls no method of a user's object and tr
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import sys
 from collections import deque
@@ -344,3 +345,31 @@ def variables(frame: FrameType) -> dict[str, Any]:
     if type(found) is dict and sys.gettrace() is None and sys.getrefcount(found) == 3:
         found.clear()
     return copy
+
+
+def globals_of(function: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the global variables that a Python function's code names, with those of the functions of its file among them."""
+    seen: set[int] = set()
+    waiting = [function]
+    while waiting:
+        function = waiting.pop()
+        function = function.__func__ if type(function) is MethodType else function
+        if type(function) is not FunctionType or id(function) in seen:
+            continue
+        seen.add(id(function))
+        for name in _names(function.__code__):
+            if name in function.__globals__:
+                value = function.__globals__[name]
+                if type(value) is FunctionType and value.__module__ == function.__module__:
+                    waiting.append(value)
+                yield name, value
+        for cell in function.__closure__ or ():
+            with contextlib.suppress(ValueError):  # empty
+                waiting.append(cell.cell_contents)
+
+
+def _names(code: CodeType) -> Iterator[str]:
+    yield from code.co_names
+    for constant in code.co_consts:
+        if type(constant) is CodeType:
+            yield from _names(constant)

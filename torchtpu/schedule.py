@@ -85,53 +85,91 @@ def build(
         compiled: called with each program that had to be compiled.
         known: where shapes keep changing: for each op, whether the graph of the run before had it too.
     """
-    slots, numbers = _positions(nodes)
-    layouts = {
-        s: layout for node, made in zip(nodes, slots, strict=True) for s, layout in zip(made, node.plan.outputs, strict=True)
-    }
-    wanted = _wanted(nodes, slots, kept)
-    last_use = {r: k for k in wanted for r in nodes[k].refs}
-    keep = set(kept)
-    free_inputs = {-1 - k for k in donated}
+    graph = _Graph(nodes, kept, donated, inputs)
     parts = []
-
-    def layout(r: int) -> Layout:
-        return layouts[r] if r >= 0 else inputs[-1 - r]
-
-    cut = _cut(nodes, wanted, slots, last_use, lambda r: layout(r).nbytes)
+    cut = _cut(nodes, graph.wanted, graph.slots, graph.last_use, lambda r: graph.layout(r).nbytes)
     if known is not None:
         cut = [piece for members in cut for piece in _pieces(nodes, members, known)]
     for members in cut:
-        end = members[-1]
-        made = [s for k in members for s in slots[k]]
-        inside = set(made)
-        outputs = [s for s in made if s in keep or last_use.get(s, -1) > end]
-        refs = list(dict.fromkeys(r for k in members for r in nodes[k].refs if r not in inside))
-        leaving = [r for r in refs if last_use[r] <= end and r not in keep]
-        given = _donations(nodes, members, slots, outputs, {r: layout(r) for r in leaving if r >= 0 or r in free_inputs})
-        # A donated input is given to the first output of its layout that has none, in order: so both come first, in pairs.
-        outputs.sort(key=lambda s: s not in given)
-        refs = [*(given[s] for s in outputs if s in given), *(r for r in refs if r not in given.values())]
-        local = {s: i for i, s in enumerate(made)} | {r: -1 - i for i, r in enumerate(refs)}
-        part_nodes = tuple(Node(n.plan, tuple(local[r] for r in n.refs), n.backward) for n in (nodes[k] for k in members))
-        key = (part_nodes, tuple(local[s] for s in outputs), tuple(range(len(given))))
-        program = programs.get(key)
+        made = graph.arrange(members)
+        program = programs.get(made.key)
         if program is None:
-            program = programs[key] = _compile(key, [layout(r) for r in refs])
+            program = programs[made.key] = _compile(made.key, [graph.layout(r) for r in made.refs])
             compiled(program)
         parts.append(
             Part(
                 program,
                 tuple(members),
-                tuple(refs),
-                tuple(outputs),
-                tuple(n for k in members for n in numbers[k]),
-                tuple(refs[: len(given)]),
-                tuple(leaving),
+                made.refs,
+                made.outputs,
+                tuple(n for k in members for n in graph.numbers[k]),
+                made.refs[: made.donated],
+                made.leaving,
             )
         )
-    passing = {s: layouts[s] for p in parts for s in p.slots}
+    passing = {s: graph.layout(s) for p in parts for s in p.slots}
     return Schedule(tuple(parts), passing, whole=known is None)
+
+
+@dataclass(frozen=True, slots=True)
+class Arranged:
+    """Ops of a graph, in order, as one program.
+
+    Attributes:
+        key: the ops with references inside the program, its outputs as slots, positions of the inputs that it may reuse.
+        members: positions of the ops in the graph.
+        refs: its inputs; the first `donated` of them are given to the first outputs.
+        outputs: slots.
+        leaving: inputs that the graph does not need after it.
+    """
+
+    key: tuple[tuple[Node, ...], tuple[int, ...], tuple[int, ...]]
+    members: tuple[int, ...]
+    refs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    donated: int
+    leaving: tuple[int, ...]
+
+
+def arrange(nodes: Sequence[Node], kept: Sequence[int], donated: Sequence[int], inputs: Sequence[Layout]) -> Arranged:
+    """Arrange all of a graph that is wanted as one program, and compile nothing. Arguments as in `build`."""
+    graph = _Graph(nodes, kept, donated, inputs)
+    return graph.arrange(graph.wanted)
+
+
+class _Graph:
+    """What a graph's parts are cut from: which ops are wanted, where their results are used last."""
+
+    def __init__(self, nodes: Sequence[Node], kept: Sequence[int], donated: Sequence[int], inputs: Sequence[Layout]) -> None:
+        self.nodes, self.inputs = nodes, inputs
+        self.slots, self.numbers = _positions(nodes)
+        self.layouts = [layout for node in nodes for layout in node.plan.outputs]
+        self.wanted = _wanted(nodes, self.slots, kept)
+        self.last_use = {r: k for k in self.wanted for r in nodes[k].refs}
+        self.keep = set(kept)
+        self.free_inputs = {-1 - k for k in donated}
+
+    def layout(self, r: int) -> Layout:
+        return self.layouts[r] if r >= 0 else self.inputs[-1 - r]
+
+    def arrange(self, members: Sequence[int]) -> Arranged:
+        """Arrange these ops, by position, as one program."""
+        nodes, keep, last_use = self.nodes, self.keep, self.last_use
+        end = members[-1]
+        made = [s for k in members for s in self.slots[k]]
+        inside = set(made)
+        outputs = [s for s in made if s in keep or last_use.get(s, -1) > end]
+        refs = list(dict.fromkeys(r for k in members for r in nodes[k].refs if r not in inside))
+        leaving = [r for r in refs if last_use[r] <= end and r not in keep]
+        dying = {r: self.layout(r) for r in leaving if r >= 0 or r in self.free_inputs}
+        given = _donations(nodes, members, self.slots, outputs, dying)
+        # A donated input is given to the first output of its layout that has none, in order: so both come first, in pairs.
+        outputs.sort(key=lambda s: s not in given)
+        refs = [*(given[s] for s in outputs if s in given), *(r for r in refs if r not in given.values())]
+        local = {s: i for i, s in enumerate(made)} | {r: -1 - i for i, r in enumerate(refs)}
+        part = tuple(Node(n.plan, tuple(local[r] for r in n.refs), n.backward) for n in (nodes[k] for k in members))
+        key = (part, tuple(local[s] for s in outputs), tuple(range(len(given))))
+        return Arranged(key, tuple(members), tuple(refs), tuple(outputs), len(given), tuple(leaving))
 
 
 def _positions(nodes: Sequence[Node]) -> tuple[list[range], list[range]]:

@@ -131,3 +131,33 @@ def _ops(
 
 def _nbytes(shape: str) -> int:
     return sum(nbytes_of(dtype, dims) for dtype, dims in _ARRAY.findall(shape))
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """What an HLO instruction makes.
+
+    Attributes:
+        shape: as HLO writes it: `f32[8,128]{1,0:T(8,128)}`.
+        parameter: it is an argument of the program.
+        op: position of the ATen op that makes it, or of the first that reads an argument; None where neither is known.
+    """
+
+    shape: str
+    parameter: bool
+    op: int | None
+
+
+def values(text: str) -> dict[str, Value]:
+    """Return what the instructions of a program make, by their names, from its optimized HLO."""
+    computations, entry = _parse(text)
+    readers: dict[str, int] = {}
+    for i in computations.get(entry, []):
+        if i.op is not None:
+            for operand in i.operands:
+                readers.setdefault(operand, i.op)
+    return {
+        i.name: Value(i.shape, i.opcode == "parameter", i.op if i.op is not None else readers.get(i.name))
+        for instructions in computations.values()
+        for i in instructions
+    }

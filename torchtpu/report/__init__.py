@@ -20,6 +20,7 @@ from torchtpu.report.rows import (
     Storm,
     SyncRow,
 )
+from torchtpu.report.targets import TargetRow
 from torchtpu.report.trace import Call, Trace, TraceRow
 
 __all__ = [
@@ -39,6 +40,7 @@ __all__ = [
     "Seconds",
     "Storm",
     "SyncRow",
+    "TargetRow",
     "Trace",
     "TraceRow",
     "WatchOpenError",

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from torchtpu.buffer import Buffer
     from torchtpu.holders import Holder
     from torchtpu.layout import Layout
-    from torchtpu.program import Program
+    from torchtpu.program import Node, NodeInfo, Program
 
 Resolve = Callable[[Origin | None], Line | None]
 
@@ -46,7 +46,7 @@ def figures(
         error: the exception that ended the watch, as text.
         alive: the buffers that have memory at the end, with who holds them.
     """
-    resolve = _resolver()
+    resolve = resolver()
     rows, live = _programs(log, resolve)
     started = client.started()
     platform = client.device().platform if started else ""
@@ -72,12 +72,14 @@ def figures(
         "fallbacks": _fallbacks(log.fallbacks, resolve),
         "trace": _trace(log.trace, resolve),
         "storms": _storms(log, resolve),
+        "targets": (),
         "hbm_limit": client.memory_limit() if started else 0,
         **memory.figures(account, alive, resolve),
     }
 
 
-def _resolver() -> Resolve:
+def resolver() -> Resolve:
+    """Return what resolves origins, each only once."""
     # By the identity of the code: code objects of two cells with the same statement are equal.
     known: dict[tuple[Any, ...], Line | None] = {}
 
@@ -120,18 +122,7 @@ def _programs(log: events.Log, resolve: Resolve) -> tuple[tuple[ProgramRow, ...]
         origins = runs[0].origins if runs else (origin_of.get(key),) * len(program.nodes)
         return ProgramRow(
             name=program.name,
-            ops=tuple(
-                OpRow(
-                    info.op,
-                    resolve(origin),
-                    _names(info.outputs),
-                    lines.module_of(origin),
-                    node.backward or (origin is not None and len(origin) > 3),
-                    node.refs,
-                    info.inputs,
-                )
-                for info, node, origin in zip(program.nodes, program.graph, origins, strict=False)
-            ),
+            ops=op_rows(program.nodes, program.graph, origins, resolve),
             inputs=_names(program.inputs),
             outputs=_names(program.outputs),
             reason=", ".join(dict.fromkeys(r.reason for r in runs)),
@@ -144,12 +135,31 @@ def _programs(log: events.Log, resolve: Resolve) -> tuple[tuple[ProgramRow, ...]
             temp_bytes=program.temp_bytes,
             alias_bytes=program.alias_bytes,
             results=program.results,
+            precision=program.precision,
         )
 
     numbers = tuple(runs_of[key][0].numbers if key in runs_of else () for key in programs)
     ops = range(log.first_op, provenance.latest() + 1)
     live = Live(tuple(programs.values()), numbers, ops, tuple(t.seconds for t in log.trace))
     return tuple(row(key, program) for key, program in programs.items()), live
+
+
+def op_rows(
+    infos: Iterable[NodeInfo], nodes: Iterable[Node], origins: Iterable[Origin | None], resolve: Resolve
+) -> tuple[OpRow, ...]:
+    """Describe the ops of a program, with their lines."""
+    return tuple(
+        OpRow(
+            info.op,
+            resolve(origin),
+            _names(info.outputs),
+            lines.module_of(origin),
+            node.backward or (origin is not None and len(origin) > 3),
+            node.refs,
+            info.inputs,
+        )
+        for info, node, origin in zip(infos, nodes, origins, strict=False)
+    )
 
 
 def _trace(trace: Sequence[events.Traced], resolve: Resolve) -> Trace:

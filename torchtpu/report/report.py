@@ -22,6 +22,7 @@ from torchtpu.report.rows import (
     SyncRow,
     measured,
 )
+from torchtpu.report.targets import TargetRow
 from torchtpu.report.trace import Trace
 
 if TYPE_CHECKING:
@@ -86,6 +87,7 @@ class Report(_WithLive):
         hbm_peak_owners: whose the bytes at the peak were, largest first; the rows add up to it.
         hbm_peak_buffers, hbm_live_buffers: what held them, largest first; the rows add up to the figure.
         hbm_holdings: who holds the bytes at the end, and what frees them, largest first.
+        targets: its programs compiled for TPU chips, as far as `compile_for` or `--target` has come.
     """
 
     mode: str
@@ -108,6 +110,7 @@ class Report(_WithLive):
     hbm_span: float = measured(0.0)
     hbm_peak_at: float = measured(0.0)
     trace: Trace = field(default_factory=Trace)
+    targets: tuple[TargetRow, ...] = ()
     ops: int = measured()
     compiles: int = measured()
     disk_hits: int = measured()
@@ -230,6 +233,40 @@ class Report(_WithLive):
         )
         if rows:
             object.__setattr__(self, "programs", rows)
+
+    def live_programs(self) -> tuple[Program, ...]:
+        """Return the programs behind the rows of `programs`, in their order; none in a report that was read from JSON."""
+        return self._known().programs
+
+    def compile_for(self, target: str, *, effort: str = "memory", hbm: int | None = None) -> tuple[TargetRow, ...]:
+        """Compile its programs for TPU chips, and wait for it; the results are in `targets` too.
+
+        Ctrl-C ends the wait: what was compiled until then is in `targets`, and found again by the next call.
+
+        Args:
+            target: chips by name: `v6e`, `v5e,v6e` or `all`.
+            effort: `memory`, a fast compile whose memory figures are right; `full` for its other figures.
+            hbm: bytes that a program may use, if not what the chip has.
+
+        Raises:
+            UnknownChipError: there is no such chip.
+            CompilerMissingError: libtpu is not installed.
+            ValueError: the report was read from JSON: it has no programs to compile.
+        """
+        from torchtpu.ahead import parse
+        from torchtpu.report.targets import Compilation
+
+        if self.programs and not self.live_programs():
+            raise ValueError("this report was read from a file: only a report of this process has programs to compile")
+        compilation = Compilation(self, parse(target), effort, hbm)
+        try:
+            compilation.wait()
+        finally:
+            compilation.cancel()
+            rows = compilation.collect()
+        if compilation.error is not None:
+            raise compilation.error
+        return rows
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write the report to a file, as its suffix says: .json, .html or .txt.

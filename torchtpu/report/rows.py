@@ -13,6 +13,8 @@ from torchtpu.lines import Line
 
 MEASURED = "measured"
 COMPILED = "compiled"
+MODELLED = "modelled"
+FOR_CHIP = "compiled (libtpu)"
 
 
 def measured(default: Any = 0, label: str = MEASURED) -> Any:
@@ -23,6 +25,16 @@ def measured(default: Any = 0, label: str = MEASURED) -> Any:
 def compiled(default: Any = 0) -> Any:
     """Declare a figure that a compiler reported."""
     return field(default=default, metadata={"label": COMPILED})
+
+
+def for_chip(default: Any = 0) -> Any:
+    """Declare a figure that the compiler of a TPU chip reported."""
+    return field(default=default, metadata={"label": FOR_CHIP})
+
+
+def modelled(default: Any = 0) -> Any:
+    """Declare an estimate."""
+    return field(default=default, metadata={"label": MODELLED})
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +119,7 @@ class ProgramRow:
         argument_bytes, output_bytes, temp_bytes: device memory as the compiler planned it.
         alias_bytes: of the outputs, those that reuse an argument's memory.
         results: numbers of the ops' results that are its outputs.
+        precision: of its float32 products (`DEFAULT`, `HIGH, emulated`, `HIGHEST, excess allowed`); empty if it has none.
         fusions: its kernels in the order in which they run. Read from the compiler's text when a graph or the JSON of the
             report is asked for; empty before.
     """
@@ -125,6 +138,7 @@ class ProgramRow:
     temp_bytes: int = compiled()
     alias_bytes: int = compiled()
     results: tuple[int, ...] = ()
+    precision: str = ""
     fusions: tuple[FusionRow, ...] = ()
 
 

@@ -116,11 +116,13 @@ def warnings(report: Report) -> list[tuple[str, Place | None]]:
 
 def sections(report: Report) -> list[Section]:
     """The tables that have rows."""
-    from torchtpu.report.memory_sections import live, peak  # here: they are made of what is above
-    from torchtpu.report.trace_sections import compared, traced  # here: they are made of what is above
+    from torchtpu.report import target_sections  # here: they are made of what is above
+    from torchtpu.report.memory_sections import live, peak
+    from torchtpu.report.trace_sections import compared, traced
 
     tables = (traced, compared, _programs, _compiles, _syncs, _flushes, _fallbacks, peak, live)
-    return [section for table in tables if (section := table(report)).rows]
+    own = [section for table in tables if (section := table(report)).rows]
+    return own + (target_sections.tables(report.targets) if report.targets else [])
 
 
 def place(line: Line | None) -> Place:
@@ -133,10 +135,12 @@ def place(line: Line | None) -> Place:
 def _programs(report: Report) -> Section:
     rows = sorted(report.programs, key=lambda p: -(p.run_seconds + p.compile_seconds * p.compiled))
     shown, rest = rows[:_ROWS], rows[_ROWS:]
+    chosen = any(p.precision not in ("", "HIGHEST") for p in report.programs)
     columns = (
         Column("program"),
         Column("line"),
         Column("why"),
+        *((Column("precision"),) if chosen else ()),
         Column("runs", True),
         Column("run time", True),
         Column("compile", True),
@@ -146,13 +150,14 @@ def _programs(report: Report) -> Section:
     )
     return Section(
         f"Programs: {len(rows):,}",
-        f"runs and times measured, bytes {_compiled(report)}",
+        f"runs and times measured, bytes {_compiled(report)}{_exact(report) if chosen else ''}",
         columns,
         tuple(
             (
                 _program(p),
                 _first_line(p),
                 one_line(p.reason),
+                *((Prose(p.precision),) if chosen else ()),
                 f"{p.runs:,}",
                 units.seconds(p.run_seconds),
                 units.seconds(p.compile_seconds) if p.compiled else "cached",
@@ -164,6 +169,12 @@ def _programs(report: Report) -> Section:
         ),
         _more(rest, "program", sum(p.run_seconds + p.compile_seconds * p.compiled for p in rest)),
     )
+
+
+def _exact(report: Report) -> str:
+    """Say that a precision that was chosen is not that of the results."""
+    native = any(p.precision and "emulated" not in p.precision for p in report.programs)
+    return "; XLA:CPU computes float32 products exactly unless they are emulated" if native and report.platform == "cpu" else ""
 
 
 def _compiles(report: Report) -> Section:

@@ -32,10 +32,15 @@ def to_html(report: Report) -> str:
 
 def page(report: Report) -> str:
     """Draw a report as a whole HTML page, for a file."""
+    return whole(f"torchtpu report: {report.mode}", to_html(report))
+
+
+def whole(title: str, fragment: str) -> str:
+    """Return a page around an HTML fragment."""
     return (
         '<!DOCTYPE html><html lang="en"><head><meta charset="utf-8"><meta name="color-scheme" content="light dark">'
-        f"<title>torchtpu report: {escape(report.mode)}</title></head>"
-        f'<body style="font-family:system-ui,sans-serif;margin:16px">{to_html(report)}</body></html>\n'
+        f"<title>{escape(title)}</title></head>"
+        f'<body style="font-family:system-ui,sans-serif;margin:16px">{fragment}</body></html>\n'
     )
 
 

@@ -43,7 +43,11 @@ def from_json(text: str) -> Report:
 
 def labels(report: Report) -> dict[str, str]:
     """Return the label of each figure by its path."""
-    return {path: label.replace(COMPILED, f"{COMPILED} ({report.compiler})") for path, label in _labelled(Report).items()}
+    platform = f"{COMPILED} ({report.compiler})"
+    return {
+        path: label.removesuffix(COMPILED) + platform if label.endswith(COMPILED) else label
+        for path, label in _labelled(Report).items()
+    }
 
 
 @cache
