@@ -198,6 +198,21 @@ def test_debug_mode_checks_indices() -> None:
                 use()
 
 
+@pytest.mark.parametrize(
+    "op", [lambda *a: torch.index_add(*a), lambda *a: torch.index_reduce(*a, "prod")], ids=["add", "reduce"]
+)
+@pytest.mark.parametrize("shapes", [((), (1,)), ((1,), ()), ((2, 3), (1, 2)), ((), ())])
+def test_slices_have_the_shape_of_what_they_change(op: Function, shapes: tuple[tuple[int, ...], ...]) -> None:
+    outcomes = []
+    for device in ("cpu", "tpu"):
+        x, source = (torch.ones(shape, device=device) for shape in shapes)
+        try:
+            outcomes.append(op(x, 0, torch.tensor([0], device=device), source).tolist())
+        except RuntimeError as error:
+            outcomes.append(str(error))
+    assert outcomes[0] == outcomes[1]
+
+
 def test_indices_may_be_on_the_cpu() -> None:
     x = randn(4, 3)
     index, mask = torch.tensor([2, -1]), torch.tensor([True, False, True, True])

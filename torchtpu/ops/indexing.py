@@ -7,7 +7,7 @@ the end do so: index, index_put, take, put.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -72,16 +72,19 @@ def _check_size(x: torch.Tensor, dim: int, index: torch.Tensor, out: torch.Tenso
         raise IndexError("index out of range in self")
 
 
-def _check_slices(x: torch.Tensor, dim: int, _index: torch.Tensor, source: torch.Tensor, *_: Any) -> None:
-    if source.dtype != x.dtype:
-        raise RuntimeError(
-            f"index_add_(): self ({spoken(x.dtype)}) and source ({spoken(source.dtype)}) must have the same scalar type"
-        )
-    if _rest(source, dim) != _rest(x, dim):
-        raise RuntimeError(
-            "source tensor shape must match self tensor shape, excluding the specified dimension. "
-            f"Got self.shape = {list(x.shape)} source.shape = {list(source.shape)}"
-        )
+def _check_slices(op: str) -> Callable[..., None]:
+    def check(x: torch.Tensor, dim: int, _index: torch.Tensor, source: torch.Tensor, *_: Any) -> None:
+        if source.dtype != x.dtype:
+            raise RuntimeError(
+                f"{op}_(): self ({spoken(x.dtype)}) and source ({spoken(source.dtype)}) must have the same scalar type"
+            )
+        if _rest(source, dim) != _rest(x, dim) or (x.dim() == 0) != (source.dim() == 0):
+            raise RuntimeError(
+                "source tensor shape must match self tensor shape, excluding the specified dimension. "
+                f"Got self.shape = {list(x.shape)} source.shape = {list(source.shape)}"
+            )
+
+    return check
 
 
 def _rest(x: torch.Tensor, dim: int) -> list[int]:
@@ -233,7 +236,7 @@ def _on_rows(x: jax.Array, dim: int, index: jax.Array, source: Any, how: str) ->
     return update(x, at_dim(x, dim, index.reshape(-1)), source, how)
 
 
-@rule("aten::index_add", unit="alpha", indexed=_in_dim, check=_check_slices)
+@rule("aten::index_add", unit="alpha", indexed=_in_dim, check=_check_slices("index_add"))
 def index_add(x: jax.Array, dim: int, index: jax.Array, source: jax.Array, alpha: Any) -> jax.Array:
     if isinstance(alpha, jax.Array) or alpha != 1:
         source = (wide(source) * jnp.asarray(alpha)).astype(accumulation_dtype(x.dtype))
@@ -315,7 +318,7 @@ def scatter_reduce(x: jax.Array, dim: int, index: jax.Array, source: jax.Array, 
     return _reduced(x, along(index, dim, x.shape[dim]), source, reduce, include_self).reshape(shape)
 
 
-@rule("aten::index_reduce", indexed=_in_dim)
+@rule("aten::index_reduce", indexed=_in_dim, check=_check_slices("index_reduce"))
 def index_reduce(x: jax.Array, dim: int, index: jax.Array, source: jax.Array, reduce: str, include_self: bool) -> jax.Array:
     shape = x.shape
     x, source = jnp.atleast_1d(x, source)
