@@ -127,6 +127,26 @@ def test_too_large_says_by_how_much() -> None:
     assert "exceeds available HBM" in result.reason
 
 
+def three_products(x: torch.Tensor) -> torch.Tensor:
+    y = torch.sin(x) @ x
+    return ((y.flip(0) @ x).flip(1) @ y).sum()
+
+
+def test_temporaries_too_large_for_the_chip_itself_are_told_by_a_larger_one() -> None:
+    result = torchtpu.compile_for(three_products, torch.empty(40_000, 40_000, device="meta"), target="v5e")
+    assert not result.fits and not result.refused
+    assert result.hbm_peak > 4 * 40_000**2 * 3
+    assert result.reason.endswith("; figures as compiled for v5p")
+    assert result.largest
+
+
+def test_too_large_for_every_chip() -> None:
+    result = torchtpu.compile_for(three_products, torch.empty(140_000, 140_000, device="meta"), target="v5e")
+    assert not result.fits and not result.refused
+    assert result.hbm_peak > 4 * 140_000**2 * 3
+    assert "roofline" not in result.to_text()
+
+
 def test_several_chips() -> None:
     results = torchtpu.compile_for(product, *arguments(), target="v5e,v6e")
     assert [r.chip.name for r in results] == ["v5e", "v6e"]

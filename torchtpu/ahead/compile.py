@@ -7,7 +7,7 @@ import zlib
 from collections.abc import Callable, Sequence
 
 from torchtpu.ahead import process
-from torchtpu.ahead.chips import Chip, chip
+from torchtpu.ahead.chips import Chip, chip, targets
 from torchtpu.ahead.compiled import Compiled, LargeRow, Memory, with_texts
 from torchtpu.ahead.source import Source
 from torchtpu.ahead.worker import EFFORTS
@@ -62,6 +62,7 @@ def try_source(
         "limit": max(limit - held, 1 << 20),
         "least": source.least,
         "excess": source.excess,
+        "larger": [(c.name, c.topology, c.chips_per_host_bounds) for c in _larger(to)],
     }
     answer, from_disk = process.compile(request, waiting)
     if "error" in answer:
@@ -76,7 +77,7 @@ def try_source(
         compiler=compiler,
         limit=limit,
         fits=fits,
-        reason="" if fits else _too_large(memory, limit, answer["reason"]),
+        reason="" if fits else _too_large(memory, limit, answer["reason"], answer["figures_of"]),
         refused=False,
         memory=memory,
         largest=_largest(answer["peak"], text, source),
@@ -97,11 +98,20 @@ def refused(source: Source, to: Chip, effort: str, limit: int, reason: str) -> C
     return with_texts(result, b"", b"")
 
 
-def _too_large(memory: Memory, limit: int, reason: str) -> str:
+def _larger(to: Chip) -> list[Chip]:
+    """Return the one chip that has most HBM, if that is more than this one's."""
+    largest = max(targets(), key=lambda c: c.hbm_bytes)
+    return [largest] if largest.hbm_bytes > to.hbm_bytes else []
+
+
+def _too_large(memory: Memory, limit: int, reason: str, figures_of: str) -> str:
     over = units.nbytes(memory.peak - limit)
     held = f", {units.nbytes(memory.held)} of them held beside it" if memory.held else ""
     said = f" ({reason.rstrip('.')})" if reason else ""
-    return f"it needs {units.nbytes(memory.peak)}{held}: {over} more than the {units.nbytes(limit)} that there are{said}"
+    source = f"; figures as compiled for {figures_of}" if figures_of else ""
+    return (
+        f"it needs {units.nbytes(memory.peak)}{held}: {over} more than the {units.nbytes(limit)} that there are{said}{source}"
+    )
 
 
 _SCOPE = re.compile(r"/(\d+)\.[^\"/]+")

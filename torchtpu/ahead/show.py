@@ -59,13 +59,17 @@ def facts(result: Compiled) -> list[tuple[str, str]]:
         found += [
             ("HBM peak", f"{units.nbytes(result.hbm_peak)} of {units.nbytes(result.limit)} (compiled)"),
             ("", parts),
-            ("cost", f"{_flop(result.flops)}, {units.nbytes(int(result.bytes_accessed))} read and written (compiler's model)"),
-            (
-                "roofline",
-                f"at best {units.seconds(roof.seconds)}, bound by {roof.bound}: {roof.intensity:.3g} FLOP/byte, the chip's "
-                f"peaks meet at {roof.ridge:.3g} (modelled)",
-            ),
         ]
+        if result.flops or result.bytes_accessed:  # not of a program that no chip can hold
+            moved = units.nbytes(int(result.bytes_accessed))
+            found += [
+                ("cost", f"{_flop(result.flops)}, {moved} read and written (compiler's model)"),
+                (
+                    "roofline",
+                    f"at best {units.seconds(roof.seconds)}, bound by {roof.bound}: {roof.intensity:.3g} FLOP/byte, the chip's "
+                    f"peaks meet at {roof.ridge:.3g} (modelled)",
+                ),
+            ]
     kernels = f", {units.count(len(result.fusions), 'kernel')}" if result.fusions else ""
     ops = units.count(len(result.ops), "op")
     when = f" in {units.seconds(result.seconds)} (measured)" if result.seconds else ""

@@ -97,10 +97,12 @@ def compile(request: dict[str, Any]) -> dict[str, Any]:
 
     Args:
         request: `module` (StableHLO bytecode), `topology` and `bounds` of the chip, `effort`, `limit` (bytes of HBM), `least`
-            (bytes that it needs at least: a compile in vain is left out), `excess` (roundings may be left out).
+            (bytes that it needs at least: a compile in vain is left out), `excess` (roundings may be left out), `larger` (name,
+            topology and bounds of chips with more HBM).
 
     Returns:
-        `reason` where it does not fit into the limit; what it needs without a limit is in the figures then. Sizes in bytes:
+        `reason` where it does not fit into the limit; what it needs without a limit is in the figures then, as compiled for
+        the larger chip `figures_of` if this one cannot say, or the little that `reason` says of it. Sizes in bytes:
         `arguments`, `outputs`, `aliased`, `temporaries`; `flops` and `bytes_accessed` of the compiler's cost model; `hlo`,
         the optimized text, compressed; `peak`, the largest buffers in use at the peak (see `_peak`); `seconds`.
 
@@ -108,7 +110,7 @@ def compile(request: dict[str, Any]) -> dict[str, Any]:
         words, or `trouble`, in the system's.
     """
     start = time.perf_counter()
-    reason = ""
+    reason = figures_of = ""
     with tempfile.TemporaryDirectory(prefix="torchtpu-") as folder:
         options = {**EFFORTS[request["effort"]], "xla_dump_to": folder, "xla_dump_hlo_as_text": True}
         try:
@@ -117,12 +119,24 @@ def compile(request: dict[str, Any]) -> dict[str, Any]:
             if "RESOURCE_EXHAUSTED" not in str(error):
                 raise
             reason = str(error).splitlines()[0].removeprefix("RESOURCE_EXHAUSTED: ")
-            executable = _executable(request, options, _NO_LIMIT)
+            executable, figures_of = _without_limit(request, options)
+        if executable is None:
+            return {
+                **dict.fromkeys(("outputs", "aliased", "flops", "bytes_accessed"), 0),
+                "reason": reason,
+                "figures_of": "",
+                "arguments": request["least"],
+                "temporaries": _bytes_named(reason),
+                "hlo": zlib.compress(b""),
+                "peak": [],
+                "seconds": time.perf_counter() - start,
+            }
         peak = _peak(Path(folder))
     stats = executable.get_compiled_memory_stats()
     cost = executable.cost_analysis()
     return {
         "reason": reason,
+        "figures_of": figures_of,
         "arguments": stats.argument_size_in_bytes,
         "outputs": stats.output_size_in_bytes,
         "aliased": stats.alias_size_in_bytes,
@@ -133,6 +147,23 @@ def compile(request: dict[str, Any]) -> dict[str, Any]:
         "peak": peak,
         "seconds": time.perf_counter() - start,
     }
+
+
+def _without_limit(request: dict[str, Any], options: dict[str, Any]) -> tuple[Any, str]:
+    """Compile for a chip of the same kind with any amount of HBM, or where that is refused too, for a larger one."""
+    for name, topology, bounds in [("", request["topology"], request["bounds"]), *request["larger"]]:
+        try:
+            return _executable({**request, "topology": topology, "bounds": bounds}, options, _NO_LIMIT), name
+        except Exception as error:
+            if "RESOURCE_EXHAUSTED" not in str(error):
+                raise
+    return None, ""
+
+
+def _bytes_named(reason: str) -> int:
+    """The first size that a message of the compiler's names, as `(17.91G)`."""
+    found = re.search(r"\((\d+(?:\.\d+)?)([KMGT])\)", reason)
+    return int(float(found[1]) * 1024 ** (1 + "KMGT".index(found[2]))) if found else 0
 
 
 def _executable(request: dict[str, Any], options: dict[str, Any], limit: int) -> Any:
