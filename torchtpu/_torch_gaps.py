@@ -118,10 +118,13 @@ def printing() -> None:
 
     The list cannot be extended (torch 2.13, `_tensor_str._str_intern`). On the device, one `print` would compile dozens
     of programs (pytorch/pytorch#71147).
+
+    What goes wrong then, as a deferred error that comes out here, must not leave functorch switched off: PyTorch's frame holds
+    a guard that does it, and lives as long as the traceback, in a notebook until the next error.
     """
     from torch import _tensor_str
 
-    plain = _tensor_str._tensor_str
+    plain, whole = _tensor_str._tensor_str, _tensor_str._str
 
     @functools.wraps(plain)
     def tensor_str(self: torch.Tensor, indent: int) -> str:
@@ -131,7 +134,16 @@ def printing() -> None:
             self = transfer.to_host(self, "print")
         return plain(self, indent)
 
-    _tensor_str._tensor_str = tensor_str
+    @functools.wraps(whole)
+    def text(self: torch.Tensor, **options: Any) -> str:
+        try:
+            return whole(self, **options)
+        except BaseException as error:
+            if self.device.type == "tpu" and error.__traceback__ is not None and error.__traceback__.tb_next is not None:
+                error.__traceback__.tb_next.tb_frame.clear()
+            raise
+
+    _tensor_str._tensor_str, _tensor_str._str = tensor_str, text
 
 
 def _replace(name: str, on_tpu: Callable[..., Any]) -> None:

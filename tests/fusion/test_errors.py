@@ -102,3 +102,18 @@ def test_the_mode_is_restored_after_an_error():
         raise ZeroDivisionError
     assert modes.current().label == "strict"
     assert y.tolist() == [2, 2]
+
+
+def test_an_error_that_comes_out_while_printing_leaves_transforms_as_they_were(monkeypatch):
+    from torchtpu import transfer
+
+    def fail(*_):
+        raise RuntimeError("not readable")
+
+    x = torch.ones(3, device="tpu")
+    with monkeypatch.context() as patch:
+        patch.setattr(transfer, "to_host", fail)
+        with pytest.raises(RuntimeError, match="not readable") as caught:  # holds the traceback, as a notebook does
+            print(x)
+    assert torch.func.jacfwd(torch.sin)(x).shape == (3, 3)
+    assert caught.tb is not None
