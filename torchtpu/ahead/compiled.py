@@ -168,12 +168,9 @@ class Compiled(_WithTexts):
         Raises:
             ValueError: it is something else, or of another version.
         """
-        from torchtpu.report.to_json import decode
+        from torchtpu.report.to_json import decode_document
 
-        data = json.loads(text)
-        if not isinstance(data, dict) or (data.get("schema"), data.get("version")) != (SCHEMA, VERSION):
-            raise ValueError(f"this JSON is not a {SCHEMA} of version {VERSION}")
-        return decode(cls, data["compiled"])
+        return decode_document(cls, text, SCHEMA, VERSION, "compiled")
 
     def __str__(self) -> str:
         return self.to_text()

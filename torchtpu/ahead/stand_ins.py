@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from types import CodeType, FunctionType, MethodType
 from typing import Any
 
 import torch
@@ -46,7 +45,7 @@ def reached(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> lis
     Numbers (0-d tensors of the CPU that belong to no module) stay where they are, as on the device.
     """
     search = _Search()
-    for start in ((function, args, kwargs), *_globals_of(function)):
+    for start in ((function, args, kwargs), *(value for _, value in reach.globals_of(function))):
         for _ in search.run(start, ""):
             pass
     return [
@@ -55,39 +54,6 @@ def reached(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> lis
         if tensor.layout is torch.strided
         and (tensor.device.type == "meta" or (tensor.device.type == "cpu" and (tensor.dim() or owned)))
     ]
-
-
-def _globals_of(function: Any) -> Iterator[Any]:
-    """Yield the global variables that a Python function's code names, with those of the functions among them."""
-    seen: set[int] = set()
-    waiting = [function]
-    while waiting:
-        function = waiting.pop()
-        function = function.__func__ if type(function) is MethodType else function
-        if type(function) is not FunctionType or id(function) in seen:
-            continue
-        seen.add(id(function))
-        for name in _names(function.__code__):
-            if name in function.__globals__:
-                value = function.__globals__[name]
-                if type(value) is FunctionType and value.__module__ == function.__module__:
-                    waiting.append(value)
-                yield value
-        waiting += [c.cell_contents for c in function.__closure__ or () if _filled(c)]
-
-
-def _filled(cell: Any) -> bool:
-    try:
-        return type(cell.cell_contents) in (FunctionType, MethodType)
-    except ValueError:
-        return False
-
-
-def _names(code: CodeType) -> Iterator[str]:
-    yield from code.co_names
-    for constant in code.co_consts:
-        if type(constant) is CodeType:
-            yield from _names(constant)
 
 
 @contextlib.contextmanager

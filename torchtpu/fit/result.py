@@ -133,12 +133,9 @@ class Fit:
         Raises:
             ValueError: it is something else, or of another version.
         """
-        from torchtpu.report.to_json import decode
+        from torchtpu.report.to_json import decode_document
 
-        data = json.loads(text)
-        if not isinstance(data, dict) or (data.get("schema"), data.get("version")) != (SCHEMA, VERSION):
-            raise ValueError(f"this JSON is not a {SCHEMA} of version {VERSION}")
-        return decode(cls, data["fit"])
+        return decode_document(cls, text, SCHEMA, VERSION, "fit")
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write it to a file, as its suffix says: .json, .html or .txt.

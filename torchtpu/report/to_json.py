@@ -67,6 +67,18 @@ def _labelled(cls: type) -> dict[str, str]:
     return found
 
 
+def decode_document(cls: Any, text: str, schema: str, version: int, key: str) -> Any:
+    """Read a value from JSON of a versioned schema, in which it stands under a key.
+
+    Raises:
+        ValueError: it is something else, or of another version.
+    """
+    data = json.loads(text)
+    if not isinstance(data, dict) or (data.get("schema"), data.get("version")) != (schema, version):
+        raise ValueError(f"this JSON is not a {schema} of version {version}")
+    return decode(cls, data[key])
+
+
 def decode(hint: Any, value: Any) -> Any:
     """Rebuild a value of a report's type from what JSON made of it."""
     kind, arguments = get_origin(hint), get_args(hint)
