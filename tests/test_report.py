@@ -74,9 +74,9 @@ def busy_log() -> events.Log:
         program("aten_tanh", ["aten::tanh"]),
     )
     log.compiles.append(events.Compile(fused, 0.25, Cause(Kind.FIRST), origin(3), 0.1))
-    log.ran(fused, "item", (origin(1), origin(1), origin(2)), 0.0625)
+    log.ran(fused, "item", (origin(1), origin(1), origin(2)), 0.0, 0.0625)
     for _ in range(100):
-        log.ran(cached, "end of cell", (origin(4),), 0.001)
+        log.ran(cached, "end of cell", (origin(4),), 0.0, 0.001)
     log.flushes.append(events.Flush("item", origin(3), 3, 1, 0.5, 0.2))
     log.syncs.append(events.Sync("item", origin(3), 0.5, 4, 0.3))
     log.syncs.append(events.Sync("item", origin(3), 0.25, 4, 0.4))
@@ -183,7 +183,7 @@ def test_programs_that_are_used_again_are_no_storm(log):
         p = program(f"aten_mul_{n}", ["aten::mul"], (1, n + 1))
         log.compiles.append(events.Compile(p, 0.5, growth(n), origin(9), 0))
         for _ in range(2):
-            log.ran(p, "strict", (origin(9),), 0.001)
+            log.ran(p, "strict", (origin(9),), 0.0, 0.001)
     assert finished(log).storms == ()
 
 
@@ -320,7 +320,7 @@ def test_html_of_a_cell_with_200_ops_is_small():
     for n in range(200):
         p = program(f"aten_operation_{n}", [f"aten::some_long_operation_name_{n}.Tensor_Scalar"], (n + 1, 128, 56, 56))
         log.compiles.append(events.Compile(p, 0.01, growth(n), origin(n + 1), 0.0))
-        log.ran(p, "strict", (origin(n + 1),), 0.001)
+        log.ran(p, "strict", (origin(n + 1),), 0.0, 0.001)
         log.syncs.append(events.Sync("to_host", origin(n + 1), 0.001, 4, 0.0))
         log.flushes.append(events.Flush(f"reason {n}", origin(n + 1), 3, 1, 0.5, 0.2))
         log.fallbacks.append(events.Fallback(f"aten::kthvalue{n}", origin(n + 1), 0.002, 4096, 0.5))
@@ -345,7 +345,7 @@ def test_html_of_the_largest_report_is_bounded():
         log.compiles.append(
             events.Compile(p, 0.01, Cause(Kind.SHAPE, "<" * 1000, "<" * 1000), origin(n + 1, "p" * 300 + ".py"), 0.0)
         )
-        log.ran(p, "<" * 500, tuple(origin(k + 1, "p" * 300 + ".py") for k in range(100)), 0.001)
+        log.ran(p, "<" * 500, tuple(origin(k + 1, "p" * 300 + ".py") for k in range(100)), 0.0, 0.001)
     assert len(finished(log).to_html()) < 200_000
 
 
@@ -354,7 +354,7 @@ def test_a_report_of_ten_thousand_runs_stays_small():
     p = program("aten_add", ["aten::add.Tensor"], ())
     here = origin(3)
     for _ in range(10_000):
-        log.ran(p, "strict", (here,), 1e-5)
+        log.ran(p, "strict", (here,), 0.0, 1e-5)
         log.syncs.append(events.Sync("item", here, 1e-6, 4, 0.0))
     report = finished(log)
     assert len(report.to_html()) < 10_000

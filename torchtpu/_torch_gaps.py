@@ -7,8 +7,10 @@ documentation and argument checks, stay what users and libraries call.
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -373,3 +375,59 @@ def cross_entropy_accumulation() -> None:
 
     options._resolve_auto_acc_dtype = staticmethod(resolve_accumulation)
     defaults.update({("tpu", dtype): choice for (where, dtype), choice in list(defaults.items()) if where == "cpu"})
+
+
+@contextlib.contextmanager
+def annotations(note: Callable[[str, float, float], None]) -> Iterator[None]:
+    """Inside the block, tell of every `record_function` (the user's, an optimizer's, a DataLoader's) when it ends.
+
+    PyTorch tells its own profiler only: a Python backend cannot listen (torch 2.13).
+
+    Args:
+        note: called with the name, and the start and end by `time.perf_counter`.
+    """
+    cls = torch.autograd.profiler.record_function
+    plain_enter, plain_exit = cls.__enter__, cls.__exit__
+
+    @functools.wraps(plain_enter)
+    def enter(self: Any) -> Any:
+        self._torchtpu_began = time.perf_counter()
+        return plain_enter(self)
+
+    @functools.wraps(plain_exit)
+    def leave(self: Any, *error: Any) -> None:
+        plain_exit(self, *error)
+        began = self.__dict__.pop("_torchtpu_began", None)
+        if began is not None:
+            note(self.name, began, time.perf_counter())
+
+    cls.__enter__, cls.__exit__ = enter, leave
+    try:
+        yield
+    finally:
+        cls.__enter__, cls.__exit__ = plain_enter, plain_exit
+
+
+@functools.cache
+def profiler_traces(started: Callable[[Any], None], stopped: Callable[[Any], None]) -> None:
+    """Tell of each trace that a `torch.profiler.profile` starts and stops.
+
+    Its `on_trace_ready` is only called at the end, and a Python backend has no profiler of its own in PyTorch (torch 2.13;
+    Kineto takes C++ ones).
+    """
+    cls = torch.profiler.profile
+    plain_start, plain_stop = cls.start_trace, cls.stop_trace
+
+    @functools.wraps(plain_start)
+    def start_trace(self: torch.profiler.profile) -> None:
+        plain_start(self)
+        started(self)
+
+    @functools.wraps(plain_stop)
+    def stop_trace(self: torch.profiler.profile) -> None:
+        try:
+            stopped(self)
+        finally:
+            plain_stop(self)
+
+    cls.start_trace, cls.stop_trace = start_trace, stop_trace

@@ -147,16 +147,22 @@ class Log:
         """Seconds since the log began."""
         return time.perf_counter() - self.started
 
+    def recorded(self, plan: Plan, origin: Origin | None, start: float, seconds: float) -> None:
+        """Count an op that was put in the pending graph; `start` by `time.perf_counter`."""
+        self.ops += 1
+        self.dispatch_seconds += seconds
+
     def ran(
         self,
         program: Program,
         reason: str,
         origins: tuple[Origin | None, ...],
+        start: float,
         seconds: float,
         numbers: Sequence[Any] = (),
         again: bool = False,
     ) -> None:
-        """Count a run; `again`: not the first one in its graph."""
+        """Count a run; `start` of its launch by `time.perf_counter`; `again`: not the first one in its graph."""
         at = self.now()
         first = origins[0] if origins else None
         key = (id(program), id(first[0]), *first[1:]) if first is not None else (id(program),)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Trace(Protocol):
-    """What watches allocations (a `ledger.Ledger`)."""
+    """What watches allocations: a `ledger.Ledger`, a profile."""
 
     def allocated(self, buffer: Buffer) -> None:
         """Take a buffer that got its array."""

@@ -209,39 +209,44 @@ def _while_running(run: Running, following: list[tuple[bool, Held]]) -> list[Hel
 
 
 class _Fan:
-    """Sends the trace to several ledgers (nested watches)."""
+    """Sends the trace to several readers (nested watches, a profile)."""
 
-    def __init__(self, ledgers: list[Ledger]) -> None:
-        self._ledgers = ledgers
+    def __init__(self, readers: list[hbm.Trace]) -> None:
+        self._readers = readers
 
     def allocated(self, buffer: Buffer) -> None:
-        for ledger in self._ledgers:
-            ledger.allocated(buffer)
+        for reader in self._readers:
+            reader.allocated(buffer)
 
     def released(self, buffer: Buffer, nbytes: int) -> None:
-        for ledger in self._ledgers:
-            ledger.released(buffer, nbytes)
+        for reader in self._readers:
+            reader.released(buffer, nbytes)
 
     def running(self, program: str, results: int, reused: int, temporaries: int) -> None:
-        for ledger in self._ledgers:
-            ledger.running(program, results, reused, temporaries)
+        for reader in self._readers:
+            reader.running(program, results, reused, temporaries)
 
 
-_open: list[Ledger] = []
+_open: list[hbm.Trace] = []
 
 
 def start() -> Ledger:
     """Open a ledger: the trace goes to it too."""
     ownership.step_ends()  # an optimizer's step that failed has not said so
     ledger = Ledger()
-    _open.append(ledger)
-    _connect()
+    attach(ledger)
     return ledger
 
 
-def stop(ledger: Ledger) -> None:
-    """Take a ledger off the trace."""
-    _open.remove(ledger)
+def attach(reader: hbm.Trace) -> None:
+    """Send the trace to a reader too."""
+    _open.append(reader)
+    _connect()
+
+
+def stop(reader: hbm.Trace) -> None:
+    """Take a ledger, or another reader, off the trace."""
+    _open.remove(reader)
     _connect()
 
 

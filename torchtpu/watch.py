@@ -44,9 +44,18 @@ def watch(*, trace: bool = False) -> Iterator[Report]:
             f"a trace needs debug mode, which waits for each op; this is {modes.current().label}. "
             "Enter it first: with torch.tpu.set_eager_mode('debug'), torchtpu.watch(trace=True) as report: ..."
         )
+    with watching(Log(modes.current().label, tracing=trace)) as report:
+        yield report
+
+
+@contextlib.contextmanager
+def watching(log: Log) -> Iterator[Report]:
+    """Send what happens inside a block to a log, and make the report of it. See `watch`."""
+    from torchtpu import modes
+
     modes.flush("start of watch")
     report = Report.unfinished()
-    log = Log(modes.current().label, tracing=trace)
+    log.started = time.perf_counter()
     memory = ledger.start()
     modes.start_log(log)
     try:

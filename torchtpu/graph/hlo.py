@@ -7,6 +7,7 @@ An op is traced under a scope with its position in the program, so that the `op_
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from torchtpu.graph.shapes import nbytes_of
@@ -42,9 +43,26 @@ def fusions(text: str) -> tuple[FusionRow, ...]:
     carry no op's name, and whose users do not either (copies of arguments), are left out.
     """
     computations, entry = _parse(text)
-    instructions = computations.get(entry, [])
-    shape_of = {i.name: i.shape for i in instructions}
+    return tuple(row for row in _kernels(computations.get(entry, []), computations, {}) if row.ops)
+
+
+def kernels(text: str) -> dict[str, FusionRow]:
+    """Return every kernel by name, those of loops' bodies and of branches too, and those that carry no op's name."""
+    computations, _ = _parse(text)
     known: dict[str, frozenset[int]] = {}
+    fused = {name for instructions in computations.values() for i in instructions if i.opcode == "fusion" for name in i.called}
+    return {
+        row.name: row
+        for name, instructions in computations.items()
+        if name not in fused
+        for row in _kernels(instructions, computations, known)
+    }
+
+
+def _kernels(
+    instructions: list[_Instruction], computations: dict[str, list[_Instruction]], known: dict[str, frozenset[int]]
+) -> Iterator[FusionRow]:
+    shape_of = {i.name: i.shape for i in instructions}
     ops_of = {i.name: _ops(i, computations, known) for i in instructions}
     root_of = {i.name: i.op for i in instructions}
     users: dict[str, list[str]] = {}
@@ -56,15 +74,13 @@ def fusions(text: str) -> tuple[FusionRow, ...]:
         if not ops_of[i.name] and i.opcode == "fusion" and i.name in users:
             user = users[i.name][0]
             ops_of[i.name], root_of[i.name] = ops_of[user], root_of[user]
-    rows = []
     for i in instructions:
-        if i.opcode in _FREE or not ops_of[i.name]:
+        if i.opcode in _FREE:
             continue
         nbytes = _nbytes(i.shape) + sum(_nbytes(shape_of[o]) for o in dict.fromkeys(i.operands) if o in shape_of)
         kind = f"{i.kind.lower()} fusion" if i.opcode == "fusion" else i.opcode
         root = root_of[i.name]
-        rows.append(FusionRow(i.name, kind, tuple(sorted(ops_of[i.name])), -1 if root is None else root, nbytes))
-    return tuple(rows)
+        yield FusionRow(i.name, kind, tuple(sorted(ops_of[i.name])), -1 if root is None else root, nbytes)
 
 
 def lines_by_op(text: str) -> dict[int, list[str]]:
@@ -73,8 +89,22 @@ def lines_by_op(text: str) -> dict[int, list[str]]:
     for line in text.splitlines():
         scope = _SCOPE.search(line)
         if scope is not None and " = " in line:
-            found.setdefault(int(scope[1]), []).append(re.sub(r", (?:metadata|backend_config)=.*", "", line).strip())
+            found.setdefault(int(scope[1]), []).append(_bare(line).strip())
     return found
+
+
+def instructions(text: str) -> dict[str, str]:
+    """Return the instructions of an HLO text by name, without the metadata."""
+    found = {}
+    for line in text.splitlines():
+        match = _INSTRUCTION.match(line)
+        if match is not None:
+            found[match[2]] = _bare(line.strip().removeprefix("ROOT "))
+    return found
+
+
+def _bare(line: str) -> str:
+    return re.sub(r", (?:metadata|backend_config)=.*", "", line)
 
 
 _LOCATION = re.compile(r'^(#loc\d*) = loc\("[^"]*?/(\d+)\.[^"/]+')

@@ -135,8 +135,7 @@ def record_watched(plan: Plan, inputs: list[Buffer], numbers: Sequence[Any]) -> 
         b.origin = origin
     seconds = time.perf_counter() - start
     for log in events.logs:
-        log.ops += 1
-        log.dispatch_seconds += seconds
+        log.recorded(plan, origin, start, seconds)
     return outputs
 
 
@@ -370,7 +369,8 @@ def _run(graph: Graph, plan: Schedule, live: list[Buffer], reason: str, fresh: s
             provenance.computed([values[s] for s in part.slots], program.name)
         for log in events.logs:
             log.cache_hits += id(program) not in fresh
-            log.ran(program, reason, tuple(graph.origins[k] for k in part.nodes), seconds, numbers, id(program) in ran)
+            origins = tuple(graph.origins[k] for k in part.nodes)
+            log.ran(program, reason, origins, start, seconds, numbers, id(program) in ran)
         fresh.discard(id(program))
         ran.add(id(program))
     return None

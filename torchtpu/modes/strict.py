@@ -72,7 +72,7 @@ def run_watched(plan: Plan, inputs: list[Buffer], numbers: Sequence[Any]) -> lis
     for log in events.logs:
         log.ops += 1
         log.cache_hits += program in known
-        log.ran(program, log.mode, (origin,), seconds, numbers)
+        log.ran(program, log.mode, (origin,), start, seconds, numbers)
     return results
 
 
