@@ -1,4 +1,4 @@
-"""Cells that run under `%%tpu_mode`: opened by their first line, closed and reported when the cell ends."""
+"""Cells that run under `%%tpu_mode` or `%%tpu_profile`: opened by their first line, closed and shown when the cell ends."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from IPython.core.error import UsageError
 from IPython.core.interactiveshell import ExecutionInfo, ExecutionResult, InteractiveShell
@@ -56,6 +56,20 @@ class _Open:
     live: Live
 
 
+class Guest(Protocol):
+    """Something else that is open until its cell ends: a profile."""
+
+    @property
+    def owner(self) -> ExecutionInfo | None:
+        """IPython's record of the cell."""
+
+    def close(self, result: ExecutionResult | None) -> BaseException | None:
+        """End it and show what it found. Returns the error with which that failed, if it did."""
+
+    def now(self) -> Now | None:
+        """Look at it, from any thread."""
+
+
 class Cells:
     """The cells of one shell: which run, and which of them are watched.
 
@@ -66,7 +80,7 @@ class Cells:
     def __init__(self, shell: InteractiveShell) -> None:
         self._shell = shell
         self._running: list[ExecutionInfo] = []
-        self._open: list[_Open] = []
+        self._open: list[_Open | Guest] = []
         self.history = History()
         self.targets = Targets(shell)
         self.callbacks: dict[str, Callable[..., None]] = {
@@ -84,9 +98,9 @@ class Cells:
         from torchtpu import events, modes
         from torchtpu.watch import watch
 
-        owner = self._running[-1] if self._running else None
+        owner = self.running
         for cell in self._open:
-            if cell.owner is owner:
+            if cell.owner is owner and isinstance(cell, _Open):
                 if cell.options == options:  # the same line again: %%timeit runs it in each of its loops
                     return
                 raise UsageError("a cell can have one %%tpu_mode")
@@ -99,10 +113,27 @@ class Cells:
             live = Live(self._shell, options.mode, events.logs[-1], not options.quiet)
             self._open.append(_Open(owner, options, scopes.pop_all(), report, live))
 
+    @property
+    def running(self) -> ExecutionInfo | None:
+        """IPython's record of the innermost cell that runs; None for a silent one."""
+        return self._running[-1] if self._running else None
+
+    def enter(self, guest: Guest) -> None:
+        """Keep a guest open until its cell ends.
+
+        Raises:
+            UsageError: the cell has one of its kind already.
+        """
+        if any(type(cell) is type(guest) and cell.owner is guest.owner for cell in self._open):
+            raise UsageError("a cell can have one %%tpu_profile")
+        self._open.append(guest)
+
     def now(self) -> Now | None:
         """Look at the innermost open cell, from any thread; None between cells."""
         cells = self._open[:]
-        return cells[-1].live.now() if cells else None
+        if not cells:
+            return None
+        return cells[-1].live.now() if isinstance(cells[-1], _Open) else cells[-1].now()
 
     def close_all(self) -> None:
         """End every open cell, innermost first."""
@@ -148,7 +179,12 @@ class Cells:
             while self._open and self._open[-1].owner is owner:
                 self._close(self._open.pop(), result)
 
-    def _close(self, cell: _Open, result: ExecutionResult | None) -> None:
+    def _close(self, cell: _Open | Guest, result: ExecutionResult | None) -> None:
+        if not isinstance(cell, _Open):
+            failed = cell.close(result)
+            if failed is not None:
+                self._fail(result, failed)
+            return
         error = (result.error_before_exec or result.error_in_exec) if result is not None else None
         try:
             if error is None:

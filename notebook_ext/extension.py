@@ -13,6 +13,9 @@ from torchtpu.notebook_ext.explain import ExplainMagics
 from torchtpu.notebook_ext.first_line import first_line
 from torchtpu.notebook_ext.fit_magic import FitMagics
 from torchtpu.notebook_ext.magics import TPUMagics
+from torchtpu.notebook_ext.profile_cell import ProfileCellMagics
+from torchtpu.notebook_ext.profile_diff import ProfileDiffMagics
+from torchtpu.notebook_ext.profile_view import ProfileMagics
 from torchtpu.notebook_ext.target_magics import TargetMagics
 
 
@@ -30,6 +33,9 @@ class Extension:
             memory.MemoryMagics(shell),
             TargetMagics(shell, self._cells.targets),
             FitMagics(shell, self._cells.targets),
+            ProfileCellMagics(shell, self._cells),
+            ProfileMagics(shell),
+            ProfileDiffMagics(shell),
         )
         shell.register_magics(*self._magics)
         shell.input_transformers_cleanup.append(first_line)

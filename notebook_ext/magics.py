@@ -32,15 +32,26 @@ class TPUMagics(Magics):
         """Show the state of the device: platform, mode, HBM in use, peak and limit, and programs cached.
 
         It starts no device. `%tpu dashboard` opens a panel on the whole session: what its %%tpu_mode cells did, and what the
-        running one does.
+        running one does. `%tpu doctor` looks for what keeps a profile from being seen in TensorBoard: versions, plugin, log
+        directory (that of the last profile, or the one named after it), port, address.
         """
-        match line.strip():
-            case "":
+        match line.split(maxsplit=1):
+            case []:
                 print(status())
-            case "dashboard":
+            case ["dashboard"]:
                 self._dashboard.open()
+            case ["doctor", *logdir]:
+                self._doctor(*logdir)
             case _:
-                raise UsageError("%tpu takes no arguments, or `dashboard`; the mode is set with %tpu_mode")
+                raise UsageError(
+                    "%tpu takes no arguments, `dashboard`, or `doctor` and a log directory; the mode is set with %tpu_mode"
+                )
+
+    def _doctor(self, logdir: str | None = None) -> None:
+        from torchtpu.profiler.diagnosis import doctor
+
+        found = doctor(logdir.strip().strip("'\"") if logdir else None)
+        self.shell.display_pub.publish(data={"text/html": found.to_html(), "text/plain": found.to_text()}, metadata={})
 
     @magic_arguments()
     @argument(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import Any
 
 from torchtpu import _torch_gaps, config, device
@@ -15,15 +16,38 @@ from torchtpu.watch import watch
 name_device(device)
 _torch_gaps.apply_all()
 
-__all__ = ["Report", "compile_for", "config", "explain", "fit", "from_jax", "targets", "to_jax", "watch"]
+__all__ = [
+    "Report",
+    "compile_for",
+    "config",
+    "explain",
+    "fit",
+    "from_jax",
+    "profile",
+    "profiler",
+    "show_profile",
+    "targets",
+    "to_jax",
+    "watch",
+]
+
+
+# What these load is of use to those who ask.
+_LATER = {
+    "compile_for": ("torchtpu.ahead", "compile_for"),
+    "profile": ("torchtpu.profiler", "profile"),
+    "profiler": ("torchtpu.profiler", None),
+    "show_profile": ("torchtpu.profiler", "show"),
+    "targets": ("torchtpu.ahead", "targets"),
+}
 
 
 def __getattr__(name: str) -> Any:
-    if name not in ("compile_for", "targets"):
+    if name not in _LATER:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from torchtpu import ahead  # what it loads is of use to those who ask
-
-    return getattr(ahead, name)
+    module, attribute = _LATER[name]
+    found = importlib.import_module(module)
+    return found if attribute is None else getattr(found, attribute)
 
 
 def load_ipython_extension(shell: Any) -> None:

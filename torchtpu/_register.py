@@ -6,8 +6,11 @@ then are jax and the operators loaded, and their kernels registered.
 
 from __future__ import annotations
 
+import importlib
+import sys
 from collections.abc import Iterator
 from functools import cache, partial
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -21,6 +24,13 @@ NAME = "tpu"
 
 _aten = Library("aten", "IMPL")
 _all = Library("_", "IMPL")
+
+
+class _Profiler(ModuleType):
+    """`from torch.tpu.profiler import TpuProfilerConfig`: torchtpu.profiler, loaded when it is asked."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(importlib.import_module("torchtpu.profiler"), name)
 
 
 def name_device(module: Any) -> None:
@@ -43,6 +53,7 @@ def name_device(module: Any) -> None:
             "Python with TORCH_DEVICE_BACKEND_AUTOLOAD=0, or uninstall torch_tpu; to use torch_tpu, do not import torchtpu."
         )
     setup(NAME, module)
+    sys.modules[f"torch.{NAME}.profiler"] = _Profiler(f"torch.{NAME}.profiler")
     for name in _FACTORIES:
         _aten.impl(name, _factory(name), "PrivateUse1")
     _all.fallback(_missing, "PrivateUse1")

@@ -375,6 +375,13 @@ class _DeviceModule(ModuleType):
         _precision.allow_excess(allowed)
 
     @property
+    def profiler(self) -> ModuleType:
+        """Profiles of the device: `TpuProfilerConfig`, `profile`, ... (torchtpu.profiler)."""
+        import torchtpu.profiler
+
+        return torchtpu.profiler
+
+    @property
     def EagerMode(self) -> type[EagerMode]:
         """The eager modes. A property, because `import torchtpu` does not read the mode's setting yet."""
         from torchtpu.modes import EagerMode

@@ -58,7 +58,10 @@ def test_status(notebook):
 
 def test_status_takes_no_arguments(notebook):
     assert not notebook.run("%tpu strict").success
-    assert "UsageError: %tpu takes no arguments, or `dashboard`; the mode is set with %tpu_mode" in notebook.printed
+    expected = (
+        "UsageError: %tpu takes no arguments, `dashboard`, or `doctor` and a log directory; the mode is set with %tpu_mode"
+    )
+    assert expected in notebook.printed
 
 
 @pytest.mark.parametrize("question", ["%%tpu_mode?", "%tpu_mode?", "?%%tpu_mode", "%tpu?"])

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import base64
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+
+from torchtpu.report.chart import address
 
 # Middle tones: each keeps a contrast of at least 3:1 on white and on JupyterLab's dark background.
 COLOURS = {
@@ -18,17 +19,17 @@ COLOURS = {
 _WIDTH, _HEIGHT = 1000, 8
 
 
-def picture(parts: Sequence[tuple[str, float]]) -> str:
+def picture(parts: Sequence[tuple[str, float]], colours: Mapping[str, str] = COLOURS) -> str:
     """Return a `data:` address of the bar; parts are (name of a colour, share)."""
     total = sum(share for _, share in parts)
     x, rectangles = 0.0, []
     for name, share in parts:
         width = _WIDTH * share / total if total > 0 else 0
         if width > 0:
-            rectangles.append(f'<rect x="{x:.1f}" width="{width:.1f}" height="{_HEIGHT}" fill="{COLOURS[name]}"/>')
+            rectangles.append(f'<rect x="{x:.1f}" width="{width:.1f}" height="{_HEIGHT}" fill="{colours[name]}"/>')
         x += width
     svg = (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEIGHT}" preserveAspectRatio="none">'
         f"{''.join(rectangles)}</svg>"
     )
-    return "data:image/svg+xml;base64," + base64.b64encode(svg.encode()).decode()
+    return address(svg)

@@ -33,6 +33,30 @@ class Chart:
         return 0 < self.limit <= 2 * max(self.values, default=0)
 
 
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """A drawing of any other kind.
+
+    Attributes:
+        svg: an SVG document that can do with any ground: its theme is not known.
+        height: in pixels.
+        alt: what it shows, for those who do not see it.
+        caption: its scales and colours, in words.
+        lines: what stands for it in text.
+    """
+
+    svg: str
+    height: int
+    alt: str
+    caption: str
+    lines: tuple[str, ...] = ()
+
+
+def address(svg: str) -> str:
+    """Return a `data:` address of an SVG document."""
+    return "data:image/svg+xml;base64," + base64.b64encode(svg.encode()).decode()
+
+
 def picture(chart: Chart) -> str:
     """Return a `data:` address of the chart as an area that can be stretched, with its highest value marked."""
     values, width = chart.values, max(len(chart.values), 1)
@@ -52,7 +76,7 @@ def picture(chart: Chart) -> str:
         f'<path d="{line}H{width}" stroke="{_AREA}" stroke-width="1.5"/>'
         f'<path d="M{peak + 0.5} 0V{_HEIGHT}" stroke="{_PEAK}" stroke-width="1.5"/>{limit}</svg>'
     )
-    return "data:image/svg+xml;base64," + base64.b64encode(svg.encode()).decode()
+    return address(svg)
 
 
 def blocks(values: Sequence[int], width: int) -> str:

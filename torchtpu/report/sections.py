@@ -9,7 +9,7 @@ from typing import Any
 from torchtpu import reads
 from torchtpu.lines import Line
 from torchtpu.report import units
-from torchtpu.report.chart import Chart
+from torchtpu.report.chart import Chart, Picture
 from torchtpu.report.report import Report
 from torchtpu.report.rows import CompileRow, FlushRow, ProgramRow, SyncRow
 
@@ -69,7 +69,7 @@ class Section:
     rows: tuple[tuple[Cell, ...], ...]
     more: str = ""
     listing: tuple[str, ...] = ()
-    chart: Chart | None = None
+    chart: Chart | Picture | None = None
 
 
 def headline(report: Report) -> list[str]:
@@ -120,7 +120,7 @@ def sections(report: Report) -> list[Section]:
     from torchtpu.report.memory_sections import live, peak
     from torchtpu.report.trace_sections import compared, traced
 
-    tables = (traced, compared, _programs, _compiles, _syncs, _flushes, _fallbacks, peak, live)
+    tables = (traced, compared, _programs, compiles, syncs, _flushes, fallbacks, peak, live)
     own = [section for table in tables if (section := table(report)).rows]
     return own + (target_sections.tables(report.targets) if report.targets else [])
 
@@ -177,7 +177,8 @@ def _exact(report: Report) -> str:
     return "; XLA:CPU computes float32 products exactly unless they are emulated" if native and report.platform == "cpu" else ""
 
 
-def _compiles(report: Report) -> Section:
+def compiles(report: Report) -> Section:
+    """What was compiled, by line and cause."""
     groups = _grouped(report.compile_events, lambda c: (c.line, c.kind))
     cost_of_line = {
         line: sum(c.seconds for c in rows) for line, rows in _grouped(report.compile_events, lambda c: c.line).items()
@@ -217,7 +218,8 @@ def _causes(line: Line | None, kind: str, rows: list[CompileRow]) -> Cell:
     return Fold(one_line(f"{kind}: {first}" if first else kind), tuple(details))
 
 
-def _syncs(report: Report) -> Section:
+def syncs(report: Report) -> Section:
+    """What the host waited for, by line."""
     groups = _grouped(report.syncs, lambda s: (s.kind, s.line))
 
     def row(kind: str, line: Line | None, syncs: list[SyncRow]) -> tuple[Cell, ...]:
@@ -271,7 +273,8 @@ def _flushes(report: Report) -> Section:
     )
 
 
-def _fallbacks(report: Report) -> Section:
+def fallbacks(report: Report) -> Section:
+    """What ran on the CPU, by op and line."""
     rows = sorted(report.fallbacks, key=lambda f: -f.seconds)
     shown, rest = rows[:_ROWS], rows[_ROWS:]
     return Section(

@@ -6,10 +6,11 @@ sheets, scripts, inline SVG or iframes. Colours are inherited or see-through, so
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from html import escape
 
 from torchtpu.report import bar, chart, units
-from torchtpu.report.chart import Chart
+from torchtpu.report.chart import Chart, Picture
 from torchtpu.report.report import Report
 from torchtpu.report.sections import Cell, Fold, Place, Prose, Section, headline, sections, times, warnings
 from torchtpu.report.table import BOX, LINE, PHRASE, QUIET, WARNING
@@ -26,7 +27,7 @@ def to_html(report: Report) -> str:
     """Draw a report as one HTML fragment."""
     return (
         f'<div style="{BOX}">{_head(report)}{_time(report)}'
-        f"{''.join(map(_warning, warnings(report)))}{''.join(map(_section, sections(report)))}</div>"
+        f"{''.join(map(warning_html, warnings(report)))}{''.join(map(folded, sections(report)))}</div>"
     )
 
 
@@ -51,22 +52,33 @@ def _head(report: Report) -> str:
 
 
 def _time(report: Report) -> str:
-    parts = [(name, s) for name, s in times(report) if s > 0]
+    return time_bar(times(report), f"of {units.seconds(report.seconds.elapsed)} elapsed, measured")
+
+
+def time_bar(seconds: Sequence[tuple[str, float]], whole: str, colours: Mapping[str, str] = bar.COLOURS) -> str:
+    """Draw parts of a time as a bar with its legend.
+
+    Args:
+        seconds: each part by the name of its colour.
+        whole: what they are parts of, in words.
+    """
+    parts = [(name, s) for name, s in seconds if s > 0]
     if not parts:
         return ""
     shown = [f"{name} {units.seconds(s)}" for name, s in parts]
     # The picture is stretched; its height is given twice because some sanitizers drop one of the two.
     style = "display:block;width:100%;height:8px;max-width:none;margin:6px 0 4px 0"
-    picture = f'<img alt="{escape(", ".join(shown))}" src="{bar.picture(parts)}" height="8" style="{style}">'
+    picture = f'<img alt="{escape(", ".join(shown))}" src="{bar.picture(parts, colours)}" height="8" style="{style}">'
     legend = " ".join(
-        f'<span style="{PHRASE}"><span style="color:{bar.COLOURS[name]}">&#9632;</span> {escape(text)}</span>'
+        f'<span style="{PHRASE}"><span style="color:{colours[name]}">&#9632;</span> {escape(text)}</span>'
         for (name, _), text in zip(parts, shown, strict=True)
     )
-    elapsed = f'<span style="white-space:nowrap;{QUIET}">of {units.seconds(report.seconds.elapsed)} elapsed, measured</span>'
+    elapsed = f'<span style="white-space:nowrap;{QUIET}">{escape(whole)}</span>'
     return f'{picture}<div style="margin-bottom:4px">{legend} {elapsed}</div>'
 
 
-def _warning(warning: tuple[str, Place | None]) -> str:
+def warning_html(warning: tuple[str, Place | None]) -> str:
+    """Draw a sentence that deserves attention, and the line that is its subject."""
     sentence, place = warning
     where = f"{_cell(place)} " if place and place.where else ""
     return f'<div style="{WARNING}">{where}{escape(sentence)}</div>'
@@ -74,14 +86,20 @@ def _warning(warning: tuple[str, Place | None]) -> str:
 
 def section_html(section: Section) -> str:
     """Draw one section, open, as an HTML fragment."""
-    return f'<div style="{BOX}">{_section(section, "open ")}</div>'
+    return f'<div style="{BOX}">{folded(section, "open ")}</div>'
 
 
-def _section(section: Section, state: str = "") -> str:
+def folded(section: Section, state: str = "") -> str:
+    """Draw one section under its title. `state`: attributes of its `<details>`, with a space behind them."""
     head = "".join(f'<th style="{_TH}{_align(c.figure)}">{escape(c.title)}</th>' for c in section.columns)
     rows = "".join(
         f'<tr style="{_ROW}">' + "".join(_data(cell, c.figure) for cell, c in zip(row, section.columns, strict=True)) + "</tr>"
         for row in section.rows
+    )
+    table = (
+        f'<table style="{_TABLE}"><thead><tr style="background:none">{head}</tr></thead><tbody>{rows}</tbody></table>'
+        if section.rows
+        else ""
     )
     more = f'<div style="{QUIET}">{escape(section.more)}</div>' if section.more else ""
     if section.listing:
@@ -89,17 +107,20 @@ def _section(section: Section, state: str = "") -> str:
     return (
         f'<details {state}style="margin:0"><summary style="cursor:pointer;padding:2px 0">{escape(section.title)} '
         f'<span style="{QUIET}">{escape(section.note)}</span></summary>'
-        f'<div style="overflow-x:auto;padding-left:16px">{_chart(section.chart)}<table style="{_TABLE}">'
-        f'<thead><tr style="background:none">{head}</tr></thead><tbody>{rows}</tbody></table>{more}</div></details>'
+        f'<div style="overflow-x:auto;padding-left:16px">{_chart(section.chart)}{table}{more}</div></details>'
     )
 
 
-def _chart(drawn: Chart | None) -> str:
+def _chart(drawn: Chart | Picture | None) -> str:
     if drawn is None:
         return ""
-    style = "display:block;width:100%;height:72px;max-width:760px;margin:4px 0 2px 0"
+    if isinstance(drawn, Picture):
+        source, height, alt, size = chart.address(drawn.svg), drawn.height, drawn.alt, "height:auto;max-width:100%"
+    else:
+        source, height, alt, size = chart.picture(drawn), 72, "", "width:100%;height:72px;max-width:760px"
+    style = f"display:block;{size};margin:4px 0 2px 0"
     return (
-        f'<img alt="" src="{chart.picture(drawn)}" height="72" style="{style}">'
+        f'<img alt="{escape(alt)}" src="{source}" height="{height}" style="{style}">'
         f'<div style="{QUIET};margin-bottom:6px">{escape(drawn.caption)}</div>'
     )
 

@@ -43,10 +43,15 @@ def from_json(text: str) -> Report:
 
 def labels(report: Report) -> dict[str, str]:
     """Return the label of each figure by its path."""
-    platform = f"{COMPILED} ({report.compiler})"
+    return labels_of(Report, report.compiler)
+
+
+def labels_of(cls: type, compiler: str) -> dict[str, str]:
+    """Return the labels of a dataclass's figures, and of those in it; `compiler`: whose the compiled ones are."""
+    platform = f"{COMPILED} ({compiler})"
     return {
         path: label.removesuffix(COMPILED) + platform if label.endswith(COMPILED) else label
-        for path, label in _labelled(Report).items()
+        for path, label in _labelled(cls).items()
     }
 
 
@@ -85,6 +90,8 @@ def decode(hint: Any, value: Any) -> Any:
     if kind in (UnionType, Union):  # only `X | None` occurs
         return None if value is None else decode(next(a for a in arguments if a is not NoneType), value)
     if kind is tuple:
+        if arguments[0] in (int, str, float):  # a profile has hundreds of thousands
+            return tuple(map(float, value)) if arguments[0] is float else tuple(value)
         return tuple(decode(arguments[0], v) for v in value)
     if is_dataclass(hint):
         return hint(**{name: decode(h, value[name]) for name, h in _hints(hint).items()})

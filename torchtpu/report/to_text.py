@@ -6,7 +6,7 @@ from io import StringIO
 from typing import Any
 
 from torchtpu.report import units
-from torchtpu.report.chart import blocks
+from torchtpu.report.chart import Picture, blocks
 from torchtpu.report.report import Report
 from torchtpu.report.sections import Cell, Fold, Place, Prose, Section, headline, sections, times, warnings
 
@@ -49,16 +49,21 @@ def _printed(console: Any) -> str:
 
 
 def _print(console: Any, section: Section) -> None:
+    from rich.padding import Padding
     from rich.text import Text
 
-    width = console.width
+    width, indented = console.width, (0, 0, 0, 2)
     console.print(Text(f"{section.title}  [{section.note}]"))
-    if section.chart is not None:
+    if isinstance(section.chart, Picture):
+        for line in (*section.chart.lines, section.chart.caption):
+            console.print(Padding(Text(line), indented))
+    elif section.chart is not None:
         console.print(Text(f"  {blocks(section.chart.values, min(width - 2, _BLOCKS))}"))
-        console.print(Text(f"  {section.chart.caption}"))
-    console.print(_table(section))
+        console.print(Padding(Text(section.chart.caption), indented))
+    if section.rows:
+        console.print(_table(section))
     if section.more:
-        console.print(Text(f"  {section.more}"))
+        console.print(Padding(Text(section.more), indented))
     for line in section.listing[:_LISTED]:
         console.print(Text(units.cut(line, width)))
 

@@ -29,6 +29,15 @@ def nbytes(value: int) -> str:
     return f"{size:.0f} {unit}" if abs(size) >= 100 else f"{size:.1f} {unit}"
 
 
+def scaled(value: float, unit: str) -> str:
+    """`0 FLOP`, `950 FLOP`, `1.25 MFLOP`, `34.1 GB/s`: thousands are powers of ten."""
+    for prefix in ("", "k", "M", "G", "T"):
+        if abs(value) < 999.5 or prefix == "T":
+            break
+        value /= 1000
+    return f"{value:.3g} {prefix}{unit}" if abs(value) < 999.5 else f"{value:,.0f} {prefix}{unit}"
+
+
 def count(number: int, one: str, many: str = "") -> str:
     """`1 program`, `3 programs`; `many` where the plural is not `one` with an s."""
     return f"{number:,} {one if number == 1 else many or one + 's'}"

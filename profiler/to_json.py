@@ -1,0 +1,66 @@
+"""Profiles as JSON: the dataclasses' own field names, under a schema name and version."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any
+
+from torchtpu.report.rows import MEASURED, MODELLED
+from torchtpu.report.to_json import decode, labels_of
+
+if TYPE_CHECKING:
+    from torchtpu.profiler.result import Profile
+
+SCHEMA = "torchtpu.profile"
+VERSION = 1  # raise it when a field changes its meaning, is renamed or goes
+
+# What a model says of the device, in a profile whose device is modelled.
+_OF_DEVICE = (
+    "busy", "steps.busy", "programs.seconds", "kernels.seconds", "ops.seconds", "idle.seconds", "idle.count",
+)  # fmt: skip
+
+
+def to_json(profile: Profile) -> str:
+    """Write a profile."""
+    profile.report.complete()
+    # Not `asdict`: it copies each of hundreds of thousands of numbers by itself.
+    return json.dumps({"schema": SCHEMA, "version": VERSION, "labels": labels(profile), "profile": profile}, default=_fields)
+
+
+def _fields(row: Any) -> dict[str, Any]:
+    return {f.name: getattr(row, f.name) for f in fields(row)}
+
+
+def from_json(text: str) -> Profile:
+    """Read a profile.
+
+    Raises:
+        ValueError: not a profile, or one of another version of the schema.
+    """
+    from torchtpu.profiler.result import Profile
+
+    data = json.loads(text)
+    if not isinstance(data, dict) or data.get("schema") != SCHEMA:
+        raise ValueError(f"this JSON is not a {SCHEMA}")
+    version = data.get("version")
+    if version != VERSION:
+        older = isinstance(version, int) and version < VERSION
+        advice = "capture the run again" if older else "a newer torchtpu may read it"
+        raise ValueError(f"this profile has version {version!r} of the schema, this torchtpu reads {VERSION}: {advice}")
+    try:
+        return decode(Profile, data["profile"])
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"this JSON is not a complete {SCHEMA}: {error!r}") from error
+
+
+def labels(profile: Profile) -> dict[str, str]:
+    """Return the label of each figure by its path."""
+    from torchtpu.profiler.result import Profile
+
+    found = labels_of(Profile, profile.report.compiler)
+    if profile.modelled:
+        found |= dict.fromkeys(_OF_DEVICE, MODELLED)
+    # A chip's peaks are published, and not measured here.
+    peaks = profile.peaks_from or ("not known" if not profile.peak_flops else MEASURED)
+    return found | {"peak_flops": peaks, "peak_bandwidth": peaks}
