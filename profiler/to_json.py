@@ -7,7 +7,7 @@ from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from torchtpu.report.rows import MEASURED, MODELLED
-from torchtpu.report.to_json import decode, labels_of
+from torchtpu.report.to_json import decode_document, labels_of
 
 if TYPE_CHECKING:
     from torchtpu.profiler.result import Profile
@@ -40,18 +40,7 @@ def from_json(text: str) -> Profile:
     """
     from torchtpu.profiler.result import Profile
 
-    data = json.loads(text)
-    if not isinstance(data, dict) or data.get("schema") != SCHEMA:
-        raise ValueError(f"this JSON is not a {SCHEMA}")
-    version = data.get("version")
-    if version != VERSION:
-        older = isinstance(version, int) and version < VERSION
-        advice = "capture the run again" if older else "a newer torchtpu may read it"
-        raise ValueError(f"this profile has version {version!r} of the schema, this torchtpu reads {VERSION}: {advice}")
-    try:
-        return decode(Profile, data["profile"])
-    except (KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"this JSON is not a complete {SCHEMA}: {error!r}") from error
+    return decode_document(Profile, text, SCHEMA, VERSION, "profile", "capture the run again")
 
 
 def labels(profile: Profile) -> dict[str, str]:

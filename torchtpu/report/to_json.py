@@ -27,18 +27,7 @@ def from_json(text: str) -> Report:
     Raises:
         ValueError: not a report, or one of another version of the schema.
     """
-    data = json.loads(text)
-    if not isinstance(data, dict) or data.get("schema") != SCHEMA:
-        raise ValueError(f"this JSON is not a {SCHEMA}")
-    version = data.get("version")
-    if version != VERSION:
-        older = isinstance(version, int) and version < VERSION
-        advice = "run the code again for a new one" if older else "a newer torchtpu may read it"
-        raise ValueError(f"this report has version {version!r} of the schema, this torchtpu reads {VERSION}: {advice}")
-    try:
-        return decode(Report, data["report"])
-    except (KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"this JSON is not a complete {SCHEMA}: {error!r}") from error
+    return decode_document(Report, text, SCHEMA, VERSION, "report")
 
 
 def labels(report: Report) -> dict[str, str]:
@@ -72,16 +61,29 @@ def _labelled(cls: type) -> dict[str, str]:
     return found
 
 
-def decode_document(cls: Any, text: str, schema: str, version: int, key: str) -> Any:
+def decode_document(
+    cls: Any, text: str, schema: str, version: int, key: str, again: str = "run the code again for a new one"
+) -> Any:
     """Read a value from JSON of a versioned schema, in which it stands under a key.
 
+    Args:
+        again: how to come by another one, where this is of an older version.
+
     Raises:
-        ValueError: it is something else, or of another version.
+        ValueError: it is something else, of another version, or not complete.
     """
     data = json.loads(text)
-    if not isinstance(data, dict) or (data.get("schema"), data.get("version")) != (schema, version):
-        raise ValueError(f"this JSON is not a {schema} of version {version}")
-    return decode(cls, data[key])
+    if not isinstance(data, dict) or data.get("schema") != schema:
+        raise ValueError(f"this JSON is not a {schema}")
+    found = data.get("version")
+    if found != version:
+        older = isinstance(found, int) and found < version
+        advice = again if older else "a newer torchtpu may read it"
+        raise ValueError(f"this {key} has version {found!r} of the schema, this torchtpu reads {version}: {advice}")
+    try:
+        return decode(cls, data[key])
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"this JSON is not a complete {schema}: {error!r}") from error
 
 
 def decode(hint: Any, value: Any) -> Any:
