@@ -65,6 +65,9 @@ class Profiled:
                 failed = TorchTPUError(error.__notes__[-1])
             return failed
         self.live.finish(shown(self.capture))
+        for modelled in self.capture.modelled:
+            data = {"text/html": modelled.to_html(), "text/plain": modelled.to_text()}
+            self.shell.display_pub.publish(data=data, metadata={})
         if self.open and failed is None:
             failed = self._show_tensorboard()
         return failed
@@ -89,6 +92,19 @@ def shown(capture: Any) -> dict[str, str]:
     return {"text/html": profile.to_html() + small, "text/plain": f"{text}\n{check}"}
 
 
+class _Progress:
+    """Says once for each chip that compiling takes a while."""
+
+    def __init__(self) -> None:
+        self._said: set[str] = set()
+
+    def __call__(self, what: str) -> None:
+        chip = what.rpartition(" ")[2]
+        if chip not in self._said:
+            self._said.add(chip)
+            print(f"compiling for {chip}: {what}")
+
+
 @magics_class
 class ProfileCellMagics(Magics):
     """`%%tpu_profile`."""
@@ -102,6 +118,13 @@ class ProfileCellMagics(Magics):
     @argument("--steps", type=int, help="Stop after so many steps; the cell goes on unprofiled.")
     @argument("--mode", help="strict, debug or defer_and_fuse; the mode that is set if left out.")
     @argument("--python", action="store_true", help="Trace Python's calls too: slower, and a much larger trace.")
+    @argument(
+        "--target",
+        metavar="CHIPS",
+        default="",
+        help="v6e, or v5e,v6e, or all: compile what ran for these chips, and write a run more for each, with the times that "
+        "the TPU compiler expects.",
+    )
     @argument("--open", action="store_true", help="Show it in TensorBoard below the cell.")
     @line_cell_magic
     def tpu_profile(self, line: str, cell: str | EllipsisType | None = None) -> None:
@@ -123,8 +146,10 @@ class ProfileCellMagics(Magics):
                     name=labels.running(self.shell),
                     steps=arguments.steps,
                     levels=capture.Levels(python=int(arguments.python)),
+                    target=arguments.target,
+                    progress=_Progress(),
                 )
-            except (ValueError, OSError, capture.ProfileOpenError) as error:
+            except (ValueError, OSError, TorchTPUError) as error:
                 raise UsageError(str(error)) from None
             live = Live(self.shell, f"profile, {modes.current().label}", made.log, True)
             owner = self._cells.running

@@ -7,7 +7,7 @@ from typing import Any
 
 from torchtpu import lines
 from torchtpu.lines import Origin
-from torchtpu.profiler import idle, peaks, steps
+from torchtpu.profiler import idle, steps
 from torchtpu.profiler.captured import Captured
 from torchtpu.profiler.intervals import Intervals
 from torchtpu.profiler.result import Profile
@@ -31,7 +31,6 @@ def profile(captured: Captured, spans: Sequence[Span]) -> Profile:
     compiling = Intervals((e.at - e.seconds, e.at) for e in t.compiles)
     waiting = Intervals((e.at - e.seconds, e.at) for e in t.syncs)
     launched = [captured.on_host(launch.start) for launch in t.launches]
-    peak = peaks.of_device()
     return Profile(
         run=captured.run,
         folder=captured.folder,
@@ -47,9 +46,9 @@ def profile(captured: Captured, spans: Sequence[Span]) -> Profile:
         spans=Spans.of(spans[:_SPANS]),
         elapsed=captured.elapsed,
         busy=captured.busy.within(0.0, captured.elapsed),
-        peak_flops=peak.flops,
-        peak_bandwidth=peak.bandwidth,
-        peaks_from=peak.source,
+        peak_flops=captured.peaks.flops,
+        peak_bandwidth=captured.peaks.bandwidth,
+        peaks_from=captured.peaks.source,
         dropped=max(0, len(spans) - _SPANS) + t.dropped,
     )
 

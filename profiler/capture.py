@@ -8,7 +8,7 @@ import re
 import shutil
 import socket
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,6 +25,7 @@ from torchtpu.report import Report
 from torchtpu.watch import watching
 
 if TYPE_CHECKING:
+    from torchtpu.ahead import Chip
     from torchtpu.profiler.check import Check
     from torchtpu.profiler.result import Profile
 
@@ -64,11 +65,17 @@ class Capture:
     """A profile that is being captured, and what it found once its `with` block has ended.
 
     It then has the attributes and methods of `Profile`.
+
+    Attributes:
+        modelled: for each target chip the profile that its compiler expects.
     """
 
-    def __init__(self, folder: Path, steps: int | None) -> None:
+    def __init__(self, folder: Path, steps: int | None, chips: Sequence[Chip], progress: Callable[[str], None] | None) -> None:
+        self.modelled: tuple[Profile, ...] = ()
         self._folder = folder
         self._limit = steps
+        self._chips = chips
+        self._progress = progress
         self._profile: Profile | None = None
         self._check: Check | None = None
         self._recording: _Recording | None = None  # until it stops
@@ -170,10 +177,16 @@ class Capture:
         """Work out the figures, write everything, and read it back."""
         global _last
         from torchtpu.profiler import write
+        from torchtpu.profiler.modelled import model
 
         assert self._recorded is not None
-        self._profile, self._check = write.finish(self._folder, self._recorded)
+        captured, self._profile, self._check = write.finish(self._folder, self._recorded)
         _last = self._profile
+        for chip in self._chips:
+            made, modelled, spans = model(captured, chip, self._progress)
+            Path(made.folder).mkdir()
+            write.save(made, modelled, spans)
+            self.modelled += (modelled,)
 
     def _close(self) -> None:
         if self._hook is not None:
@@ -256,7 +269,12 @@ class _Recording:
 
 @contextlib.contextmanager
 def profile(
-    logdir: str | os.PathLike[str] = DEFAULT_LOGDIR, *, name: str = "", steps: int | None = None, python: bool = False
+    logdir: str | os.PathLike[str] = DEFAULT_LOGDIR,
+    *,
+    name: str = "",
+    steps: int | None = None,
+    python: bool = False,
+    target: str = "",
 ) -> Iterator[Capture]:
     """Profile what happens inside a `with` block, and write it where TensorBoard finds it.
 
@@ -269,6 +287,9 @@ def profile(
         name: of the run, after the time; in a notebook the cell's.
         steps: stop after so many; what follows in the block is not profiled.
         python: trace Python's calls too: the trace grows, and Python gets several times slower.
+        target: chips by name (`v6e`, `v5e,v6e`, `all`), which need not be there: for each, a second run is written beside
+            the first, `<run>_modelled_v6e`, with the programs as compiled for the chip, and the time that its compiler
+            expects of each kernel. Compiling takes seconds to minutes, once.
 
     Yields:
         what becomes a `Profile` when the block ends. Its `step()` marks the end of a step; without it, steps are those of
@@ -278,6 +299,7 @@ def profile(
         ProfileOpenError: another profile is open.
         NotADirectoryError, PermissionError, OSError: nothing can be written to `logdir`. Raised before the block runs.
         ValueError: `steps` is less than 1.
+        UnknownChipError, CompilerMissingError: for `target`. Raised before the block runs.
 
     Example:
         with torchtpu.profiler.profile("runs") as p:
@@ -285,7 +307,7 @@ def profile(
                 train_step(batch)
         print(p)
     """
-    capture = start(logdir, name=name, steps=steps, levels=Levels(python=int(python)))
+    capture = start(logdir, name=name, steps=steps, levels=Levels(python=int(python)), target=target)
     try:
         yield capture
     except BaseException as error:
@@ -300,8 +322,15 @@ def start(
     name: str = "",
     steps: int | None = None,
     levels: Levels | None = None,
+    target: str = "",
+    progress: Callable[[str], None] | None = None,
 ) -> Capture:
-    """Begin a profile, which `stop` ends. Arguments and errors are those of `profile`."""
+    """Begin a profile, which `stop` ends. Arguments and errors are those of `profile`.
+
+    Args:
+        levels: how much XLA notes, instead of `python`.
+        progress: called while programs are compiled for `target`, with what is done.
+    """
     global _open
     if _open is not None:
         raise ProfileOpenError(
@@ -310,8 +339,14 @@ def start(
         )
     if steps is not None and steps < 1:
         raise ValueError(f"steps={steps}: a profile has at least one step")
+    chips: tuple[Chip, ...] = ()
+    if target:
+        from torchtpu.ahead import parse, process
+
+        chips = parse(target)
+        process.version()  # or an error that says how to get the compiler
     folder = _new_folder(Path(logdir).expanduser(), name)
-    capture = _open = Capture(folder, steps)
+    capture = _open = Capture(folder, steps, chips, progress)
     try:
         capture._start(levels or Levels())
     except BaseException:

@@ -8,6 +8,7 @@ from functools import cached_property
 
 from torchtpu.lines import Line, Origin
 from torchtpu.profiler.intervals import Intervals
+from torchtpu.profiler.peaks import Peaks
 from torchtpu.profiler.runs import Known, Ran
 from torchtpu.profiler.timeline import Allocations, Timeline
 from torchtpu.profiler.trace import Kernel, Trace
@@ -26,6 +27,8 @@ class Captured:
         trace: noted by XLA.
         programs, ran: matched.
         resolve: turns origins into lines.
+        peaks: of the device.
+        device_type: what the device is, and where its times are from.
     """
 
     run: str
@@ -39,6 +42,8 @@ class Captured:
     programs: list[Known]
     ran: list[Ran]
     resolve: Callable[[Origin | None], Line | None]
+    peaks: Peaks
+    device_type: str
 
     def on_host(self, at: float) -> float:
         """Turn a time of `time.perf_counter` into one of the capture."""

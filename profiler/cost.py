@@ -10,6 +10,7 @@ import weakref
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from torchtpu import client
 from torchtpu.profiler import wire
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ _COMPUTATIONS, _MODULE_SIGNATURE, _MODULE_ID, _ENTRY = 3, 4, 5, 6
 _INSTRUCTIONS, _SIGNATURE, _COMPUTATION_ID, _ROOT = 2, 4, 5, 6
 
 # They do no work, or run other kernels.
+_ENDS = (b"-done", b"-update")  # of what goes on beside other kernels: the work is that of its `-start`
 _NO_KERNEL = (b"parameter", b"constant", b"tuple", b"get-tuple-element", b"bitcast", b"while", b"conditional", b"call")
 
 
@@ -39,18 +41,21 @@ def kernels(program: Program) -> dict[str, Cost]:
     compiled = program.compiled
     if compiled not in _known:
         try:
-            _known[compiled] = _costs(compiled.runtime_executable())
+            (module,) = compiled.runtime_executable().hlo_modules()
+            _known[compiled] = of_module(module.as_serialized_hlo_module_proto())
         except (NotImplementedError, ValueError, RuntimeError):  # a backend without HLO, or without this analysis
             _known[compiled] = {}
     return _known[compiled]
 
 
-def _costs(executable: Any) -> dict[str, Cost]:
+def of_module(module: bytes) -> dict[str, Cost]:
+    """Return the cost of each kernel of a serialized HloModuleProto by name."""
     from jax._src.lib import xla_client
+    from jaxlib._hlo import HloModule
 
-    (module,) = executable.hlo_modules()
+    backend = client.device().client
     computations = {}
-    for number, value in wire.fields(module.as_serialized_hlo_module_proto()):
+    for number, value in wire.fields(module):
         if number == _COMPUTATIONS and isinstance(value, bytes):
             made = _Computation(value)
             computations[made.number] = made
@@ -60,10 +65,10 @@ def _costs(executable: Any) -> dict[str, Cost]:
         if computation.number in fused:
             continue
         for instruction in computation.instructions.values():
-            if instruction.opcode in _NO_KERNEL:
+            if instruction.opcode in _NO_KERNEL or instruction.opcode.endswith(_ENDS):
                 continue
-            alone = type(module).from_serialized_hlo_module_proto(_alone(instruction, computation, computations))
-            figures = xla_client._xla.hlo_module_cost_analysis(executable.client, alone)
+            alone = HloModule.from_serialized_hlo_module_proto(_alone(instruction, computation, computations))
+            figures = xla_client._xla.hlo_module_cost_analysis(backend, alone)
             costs[instruction.name.decode()] = Cost(
                 max(0.0, figures.get("flops", 0.0)),
                 max(0.0, figures.get("bytes accessed", 0.0)),

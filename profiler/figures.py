@@ -72,4 +72,4 @@ def more(rest: Sequence[StepRow | IdleRow | OpTime | ProgramTime | KernelTime], 
 
 def compiled_label(profile: Profile) -> str:
     """Say where FLOP, bytes moved and temporaries come from."""
-    return f"compiled ({profile.report.compiler})"
+    return f"compiled ({profile.compiler})"

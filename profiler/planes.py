@@ -7,7 +7,6 @@ XProf's tools look for no other with such lines; its device type says what it is
 
 from __future__ import annotations
 
-import platform
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from typing import TypeVar
@@ -122,7 +121,7 @@ def _module(name: str, number: int) -> str:
 
 def _device(captured: Captured, profile: Profile) -> Plane:
     plane = Plane(DEVICE, 100)
-    plane.stat("device_type_string", f"XLA:CPU on {platform.machine()}, kernel times measured")
+    plane.stat("device_type_string", captured.device_type)
     plane.stat("peak_teraflops_per_second", profile.peak_flops / 1e12)
     plane.stat("peak_hbm_bw_gigabytes_per_second", profile.peak_bandwidth / 1e9)
     ends = [captured.on_xla(end) for end in captured.steps]

@@ -63,6 +63,11 @@ class Profile:
         times = sorted(s.seconds for s in (self.steps[1:] or self.steps))
         return times[len(times) // 2] if times else 0.0
 
+    @property
+    def compiler(self) -> str:
+        """Whose the compiled programs are: XLA's for this device, or that of the chip that is modelled."""
+        return "libtpu" if self.modelled else self.report.compiler
+
     def labels(self) -> dict[str, str]:
         """Say of each figure, by its path (`ops.flops`), where it comes from: `measured`, `compiled (XLA:CPU)`, `modelled`."""
         from torchtpu.profiler.to_json import labels

@@ -142,7 +142,7 @@ def _steps(profile: Profile, rows: int) -> Section:
     rest = slowest[rows:]
     return Section(
         f"Steps: {len(steps):,}, median {units.seconds(profile.step_seconds)}, slowest {units.seconds(slowest[0].seconds)}",
-        f"{MEASURED}{f', device busy {MODELLED}' if profile.modelled else ''}; the slowest first",
+        f"{MODELLED if profile.modelled else MEASURED}; the slowest first",
         tuple(Column(title, True) for title in titles),
         tuple(map(row, slowest[:rows])),
         more(rest, "step"),

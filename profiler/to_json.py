@@ -15,9 +15,10 @@ if TYPE_CHECKING:
 SCHEMA = "torchtpu.profile"
 VERSION = 1  # raise it when a field changes its meaning, is renamed or goes
 
-# What a model says of the device, in a profile whose device is modelled.
+# What is a model's in a profile whose device is modelled.
 _OF_DEVICE = (
-    "busy", "steps.busy", "programs.seconds", "kernels.seconds", "ops.seconds", "idle.seconds", "idle.count",
+    "busy", "elapsed", "steps.at", "steps.seconds", "steps.busy", "programs.seconds", "kernels.seconds", "ops.seconds",
+    "idle.seconds", "idle.count",
 )  # fmt: skip
 
 
@@ -47,7 +48,7 @@ def labels(profile: Profile) -> dict[str, str]:
     """Return the label of each figure by its path."""
     from torchtpu.profiler.result import Profile
 
-    found = labels_of(Profile, profile.report.compiler)
+    found = labels_of(Profile, profile.compiler)
     if profile.modelled:
         found |= dict.fromkeys(_OF_DEVICE, MODELLED)
     # A chip's peaks are published, and not measured here.

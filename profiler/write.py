@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import platform
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from torchtpu.profiler import build, check, planes, runs, stored, trace, xspace
+from torchtpu.profiler import build, check, peaks, planes, runs, stored, trace, xspace
 from torchtpu.profiler.captured import Captured
+from torchtpu.profiler.rows import Span
 from torchtpu.report.build import resolver
 
 if TYPE_CHECKING:
@@ -16,7 +18,7 @@ if TYPE_CHECKING:
     from torchtpu.profiler.result import Profile
 
 
-def finish(folder: Path, recording: _Recording) -> tuple[Profile, Check]:
+def finish(folder: Path, recording: _Recording) -> tuple[Captured, Profile, Check]:
     """Work out the figures of a recording and write its files.
 
     Raises:
@@ -38,14 +40,21 @@ def finish(folder: Path, recording: _Recording) -> tuple[Profile, Check]:
         programs=programs,
         ran=ran,
         resolve=resolver(),
+        peaks=peaks.of_device(),
+        device_type=f"XLA:CPU on {platform.machine()}, kernel times measured",
     )
     spans = build.spans(captured)
     profile = build.profile(captured, spans)
-    space = xspace.join(recording.space, planes.of(captured, profile, spans))
+    return captured, profile, save(captured, profile, spans, recording.space)
+
+
+def save(captured: Captured, profile: Profile, spans: list[Span], space: bytes = b"") -> Check:
+    """Write the files of a run, and read them back. `space` is what XLA has written of it."""
+    folder = Path(captured.folder)
     target = folder / f"{captured.host}.xplane.pb"
-    _write(target, space)
+    _write(target, xspace.join(space, planes.of(captured, profile, spans)))
     stored.write(profile, folder)
-    return profile, check.look(target, profile)
+    return check.look(target, profile)
 
 
 def _write(target: Path, data: bytes) -> None:

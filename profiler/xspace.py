@@ -88,9 +88,9 @@ class Plane:
         """Add a figure of the plane itself."""
         self._body.append(wire.message(6, self._stat(name, value)))
 
-    def to_bytes(self) -> bytes:
-        """Return the plane as a message."""
-        head = b"" if self.joined else wire.number(1, self.number) + wire.text(2, self.name)
+    def to_bytes(self, alone: bool = True) -> bytes:
+        """Return the plane as a message, or what is to be joined to another one."""
+        head = wire.number(1, self.number) + wire.text(2, self.name) if alone else b""
         names = (
             wire.message(5, wire.number(1, n) + wire.message(2, wire.number(1, n) + wire.text(2, name)))
             for name, n in self._stats.items()
@@ -119,7 +119,7 @@ def join(space: bytes, planes: Iterable[Plane]) -> bytes:
         if number == 1 and isinstance(value, bytes):
             plane = more.pop(_name(value), None)
             kept = value if plane is None or plane.joined else b""
-            parts.append(wire.message(1, kept + plane.to_bytes() if plane is not None else kept))
+            parts.append(wire.message(1, kept + plane.to_bytes(not plane.joined) if plane is not None else kept))
         elif isinstance(value, bytes):
             parts.append(wire.message(number, value))
     return b"".join(parts) + b"".join(wire.message(1, p.to_bytes()) for p in more.values())

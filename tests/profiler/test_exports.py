@@ -65,7 +65,7 @@ def test_modelled_figures_are_labelled_so(profile):
     labels = replace(profile, modelled=True).labels()
     modelled = {path for path, label in labels.items() if label == "modelled"}
     assert {"busy", "ops.seconds", "kernels.seconds", "steps.busy"} <= modelled
-    assert labels["steps.seconds"] == "measured"
+    assert labels["steps.seconds"] == "modelled" and labels["report.seconds.wait"] == "measured"
 
 
 @pytest.mark.parametrize(

@@ -141,7 +141,7 @@ def test_modelled_times_are_called_so(profile):
     modelled = replace(profile, modelled=True)
     for text in (modelled.to_text(), modelled.to_html()):
         assert "times of the device modelled, others measured" in text
-        assert "times modelled, FLOP and bytes compiled (XLA:CPU)" in text
+        assert "times modelled, FLOP and bytes compiled (libtpu)" in text
 
 
 def test_empty_tables_say_why():
