@@ -22,6 +22,9 @@ _LATER = {
     "compare": "difference",
     "doctor": "diagnosis",
     "load": "stored",
+    "range": "ranges",
+    "range_pop": "ranges",
+    "range_push": "ranges",
     "show": "viewer",
     "tensorboard_trace_handler": "torch_profiler",
 }

@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import socket
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -313,7 +314,9 @@ def profile(
     except BaseException as error:
         stop(capture, error)
         raise
-    stop(capture)
+    empty = [t.tool for t in stop(capture).check.tools if not t.filled]
+    if empty:
+        print(f"torchtpu profile {capture.run}: empty in TensorBoard: {', '.join(empty)}; why: print(p.check)", file=sys.stderr)
 
 
 def start(
@@ -334,8 +337,8 @@ def start(
     global _open
     if _open is not None:
         raise ProfileOpenError(
-            f"a profile is open already ({_open._folder.name}): profiles cannot be nested. Let its `with` block end first, "
-            "or use torch.profiler.record_function to name a part of it."
+            f"a profile is open already ({_open._folder.name}): profiles cannot be nested. Let its `with` block end first "
+            "(or call torchtpu.profiler.stop() if start() began it); torch.profiler.record_function names a part of it."
         )
     if steps is not None and steps < 1:
         raise ValueError(f"steps={steps}: a profile has at least one step")
@@ -356,13 +359,21 @@ def start(
     return capture
 
 
-def stop(capture: Capture, error: BaseException | None = None) -> None:
+def stop(capture: Capture | None = None, error: BaseException | None = None) -> Capture:
     """End a profile and write it.
 
     Args:
+        capture: what `start` returned; the one that is open if left out.
         error: what ended the block, if something did. It then has whatever fails here as a note, and nothing is raised.
+
+    Raises:
+        ProfileOpenError: none is open.
+        OSError: it cannot be written.
     """
     global _open
+    capture = capture or _open
+    if capture is None:
+        raise ProfileOpenError("no profile is open")
     failed: BaseException | None = None
     try:
         try:
@@ -377,11 +388,11 @@ def stop(capture: Capture, error: BaseException | None = None) -> None:
         capture._close()
         if _open is capture:
             _open = None
-    if failed is None:
-        return
-    if error is None:
+    if failed is not None and error is None:
         raise failed
-    error.add_note(f"The profile is not complete: {type(failed).__name__}: {failed}")
+    if failed is not None and error is not None:
+        error.add_note(f"The profile is not complete: {type(failed).__name__}: {failed}")
+    return capture
 
 
 def _new_folder(logdir: Path, name: str) -> Path:

@@ -176,8 +176,10 @@ def test_an_unclosed_profile_is_named_and_can_be_closed(tmp_path):
         profiler.start(tmp_path)
     with pytest.raises(profiler.ProfileOpenError, match="still open"):
         left.steps  # noqa: B018
-    profiler.stop(left)
+    assert profiler.stop() is left
     assert left.finished and left.steps == ()
+    with pytest.raises(profiler.ProfileOpenError, match="no profile is open"):
+        profiler.stop()
 
 
 def test_a_profile_of_jax_is_in_the_way(tmp_path):
@@ -235,13 +237,27 @@ def test_what_is_too_much_is_said(tmp_path, monkeypatch):
     assert "left out" in p.check.truncated and "incomplete" in p.check.to_text()
 
 
-def test_a_capture_of_nothing_says_what_will_be_empty(tmp_path):
+def test_ranges_by_push_and_pop(tmp_path, mode):
+    x = torch.ones(8, 8, device="tpu")
+    with torchtpu.profile(tmp_path) as p:
+        assert torch.tpu.profiler.range_push("outer") == 0
+        with profiler.range("inner"):
+            (x + 1).sum().item()
+        assert profiler.range_pop() == 0
+        assert profiler.range_pop() == -1
+    found = {s.name: s for s in p.spans if s.track == "annotations"}
+    inner, outer = found["inner"], found["outer"]
+    assert outer.at <= inner.at and inner.at + inner.seconds <= outer.at + outer.seconds
+
+
+def test_a_capture_of_nothing_says_what_will_be_empty(tmp_path, capsys):
     torch.ones(1, device="tpu").item()
     with torchtpu.profile(tmp_path) as p:
         pass
     empty = {t.tool: t.why for t in p.check.tools if not t.filled}
     assert empty["hlo_stats"] == "nothing ran on the device inside the capture"
     assert "roofline_model" in empty and "trace_viewer" not in empty
+    assert "empty in TensorBoard: overview_page, hlo_stats" in capsys.readouterr().err
 
 
 def test_torchs_profiler_captures_the_device(tmp_path, mode):
