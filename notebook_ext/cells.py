@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from IPython.core.error import UsageError
 from IPython.core.interactiveshell import ExecutionInfo, ExecutionResult, InteractiveShell
@@ -70,6 +70,9 @@ class Guest(Protocol):
         """Look at it, from any thread."""
 
 
+_G = TypeVar("_G", bound=Guest)
+
+
 class Cells:
     """The cells of one shell: which run, and which of them are watched.
 
@@ -118,14 +121,13 @@ class Cells:
         """IPython's record of the innermost cell that runs; None for a silent one."""
         return self._running[-1] if self._running else None
 
-    def enter(self, guest: Guest) -> None:
-        """Keep a guest open until its cell ends.
+    def guest(self, kind: type[_G]) -> _G | None:
+        """Return the guest of a kind that the running cell has open, if it has one."""
+        owner = self.running
+        return next((cell for cell in self._open if isinstance(cell, kind) and cell.owner is owner), None)
 
-        Raises:
-            UsageError: the cell has one of its kind already.
-        """
-        if any(type(cell) is type(guest) and cell.owner is guest.owner for cell in self._open):
-            raise UsageError("a cell can have one %%tpu_profile")
+    def enter(self, guest: Guest) -> None:
+        """Keep a guest open until its cell ends."""
         self._open.append(guest)
 
     def now(self) -> Now | None:

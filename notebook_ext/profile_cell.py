@@ -32,6 +32,7 @@ class Profiled:
         scopes: the mode of the cell.
         live: the line that is shown while it runs.
         open: show it in TensorBoard too.
+        line: what the user typed.
     """
 
     shell: InteractiveShell
@@ -40,6 +41,7 @@ class Profiled:
     scopes: contextlib.ExitStack
     live: Live
     open: bool
+    line: str
 
     def now(self) -> Now | None:
         """Look at it, from any thread."""
@@ -137,6 +139,11 @@ class ProfileCellMagics(Magics):
             raise UsageError("%tpu_profile is for a whole cell: write %%tpu_profile on its first line")
         if cell is ...:  # the first line of a cell, as `first_line` rewrote it
             first_line.show_as_typed()
+        known = self._cells.guest(Profiled)
+        if known is not None:
+            if known.line == line:  # the same line again: %%timeit runs it in each of its loops
+                return
+            raise UsageError("a cell can have one %%tpu_profile")
         with contextlib.ExitStack() as scopes:
             try:
                 if arguments.mode:
@@ -153,11 +160,6 @@ class ProfileCellMagics(Magics):
                 raise UsageError(str(error)) from None
             live = Live(self.shell, f"profile, {modes.current().label}", made.log, True)
             owner = self._cells.running
-            guest = Profiled(self.shell, owner, made, scopes.pop_all(), live, arguments.open)
-        try:
-            self._cells.enter(guest)
-        except UsageError:
-            capture.stop(made)
-            raise
+            self._cells.enter(Profiled(self.shell, owner, made, scopes.pop_all(), live, arguments.open, line))
         if isinstance(cell, str):  # called by code, with a body that nobody has run
             self.shell.run_cell(cell).raise_error()

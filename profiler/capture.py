@@ -139,6 +139,9 @@ class Capture:
     def __str__(self) -> str:
         return str(self._profile) if self._profile is not None else repr(self)
 
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        printer.text(str(self))  # IPython, where it shows text
+
     def _repr_html_(self) -> str | None:
         return self._profile.to_html() if self._profile is not None else None
 
@@ -224,6 +227,8 @@ class _Recording:
             self.report: Report = self.scopes.enter_context(watching(self.timeline))
             self.allocations = Allocations()
             self._session = _profiler.ProfilerSession(options)
+            _profile_state.profile_session = self._session  # else jax.profiler would begin a trace that fails at its end
+            self.scopes.callback(_leave_jax)
             self._mark()
             ledger.attach(self.allocations)
             self.scopes.callback(ledger.stop, self.allocations)
@@ -245,16 +250,15 @@ class _Recording:
         self.elapsed = time.perf_counter() - self.timeline.started
         try:
             self._mark()
+            if error is None:
+                self.scopes.close()
+            else:
+                self.scopes.__exit__(type(error), error, error.__traceback__)
+        except BaseException as raised:
+            if raised is not error:
+                failed = failed or raised
         finally:
             self.space = self._session.stop()
-            try:
-                if error is None:
-                    self.scopes.close()
-                else:
-                    self.scopes.__exit__(type(error), error, error.__traceback__)
-            except BaseException as raised:
-                if raised is not error:
-                    failed = failed or raised
         if failed is not None and error is None:
             raise failed
 
@@ -266,6 +270,12 @@ class _Recording:
         for _ in range(5):
             with jax.profiler.TraceAnnotation(CLOCK, at=time.perf_counter_ns()):
                 pass
+
+
+def _leave_jax() -> None:
+    from jax._src.profiler import _profile_state
+
+    _profile_state.profile_session = None
 
 
 @contextlib.contextmanager
@@ -348,7 +358,7 @@ def start(
 
         chips = parse(target)
         process.version()  # or an error that says how to get the compiler
-    folder = _new_folder(Path(logdir).expanduser(), name)
+    folder = _new_folder(Path(logdir).expanduser().absolute(), name)  # the block may change directory
     capture = _open = Capture(folder, steps, chips, progress)
     try:
         capture._start(levels or Levels())
@@ -391,7 +401,7 @@ def stop(capture: Capture | None = None, error: BaseException | None = None) -> 
     if failed is not None and error is None:
         raise failed
     if failed is not None and error is not None:
-        error.add_note(f"The profile is not complete: {type(failed).__name__}: {failed}")
+        error.add_note(f"The profile is not complete: {type(failed).__name__}: {failed}".rstrip(": "))
     return capture
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from torchtpu.profiler import wire
 from torchtpu.profiler.planes import HOST, METADATA
+from torchtpu.report import units
 
 if TYPE_CHECKING:
     from torchtpu.profiler.result import Profile
@@ -51,8 +52,10 @@ class Check:
         empty = [t for t in self.tools if not t.filled]
         filled = ", ".join(t.tool for t in self.tools if t.filled)
         lines = [
-            f"{self.path} ({self.nbytes / 2**20:.1f} MiB): {self.events:,} events, {self.kernels:,} kernels, "
-            f"{self.steps} steps, {self.programs} programs, {self.allocations:,} allocations",
+            f"{self.path} ({units.nbytes(self.nbytes)}): {units.count(self.events, 'event')}, "
+            f"{units.count(self.kernels, 'kernel')}, "
+            f"{units.count(self.steps, 'step')}, {units.count(self.programs, 'program')}, "
+            f"{units.count(self.allocations, 'allocation')}",
             f"TensorBoard will show: {filled}" if filled else "TensorBoard will show nothing of it",
         ]
         lines += [f"  empty: {t.tool}: {t.why}" for t in empty]
@@ -62,6 +65,9 @@ class Check:
 
     def __str__(self) -> str:
         return self.to_text()
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        printer.text(self.to_text())
 
 
 def look(path: Path, profile: Profile) -> Check:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from torchtpu.profiler.rows import IdleRow, KernelTime, OpTime, ProgramTime, Spans, StepRow
-from torchtpu.report import Report
+from torchtpu.report import Report, units
 from torchtpu.report.rows import measured
 
 SUFFIXES = (".html", ".json", ".txt", ".trace.json", ".trace.json.gz", ".stacks.txt")
@@ -148,7 +148,7 @@ class Profile:
         return self.to_text()
 
     def __repr__(self) -> str:
-        steps = f"{len(self.steps)} steps of {self.step_seconds * 1e3:.3g} ms" if self.steps else "no steps"
+        steps = f"{units.count(len(self.steps), 'step')} of {units.seconds(self.step_seconds)}" if self.steps else "no steps"
         busy = self.busy / self.elapsed if self.elapsed else 0.0
         return f"<torchtpu profile {self.run}: {steps}, {self.elapsed:.3f} s, device busy {busy:.0%}>"
 

@@ -11,11 +11,12 @@ from torchtpu.profiler.figures import NOTHING_RAN, device_label, more, share
 from torchtpu.profiler.rows import IdleRow, StepRow
 from torchtpu.report import memory_sections, sections as report_sections, units
 from torchtpu.report.rows import MEASURED, MODELLED
-from torchtpu.report.sections import Cell, Column, Place, Section, place
+from torchtpu.report.sections import Cell, Column, Place, Section, one_line, place
 
 if TYPE_CHECKING:
     from torchtpu.profiler.result import Profile
 
+_CAUSE = 40  # characters: a DataLoader's annotation is longer, and would push the figures out of sight
 ROWS = 10  # of a table, in a notebook and in text
 _STEPS_MISSING = (
     "No steps: no optimizer stepped while this was captured. Mark them: with torchtpu.profiler.profile() as p, "
@@ -155,7 +156,13 @@ def _idle(profile: Profile, rows: int) -> Section:
     total = sum(r.seconds for r in idle)
 
     def row(r: IdleRow) -> tuple[Cell, ...]:
-        return r.cause, place(r.line), f"{r.count:,}", units.seconds(r.seconds), share(r.seconds, profile.elapsed)
+        return (
+            one_line(r.cause, _CAUSE),
+            place(r.line),
+            f"{r.count:,}",
+            units.seconds(r.seconds),
+            share(r.seconds, profile.elapsed),
+        )
 
     causes: dict[str, float] = {}
     for r in idle:

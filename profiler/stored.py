@@ -19,8 +19,23 @@ RUNS = Path("plugins") / "profile"  # in a log directory; where TensorBoard look
 def write(profile: Profile, folder: str | os.PathLike[str]) -> Path:
     """Write a profile into the folder of its run, where `load` finds it."""
     target = Path(folder) / FILE
-    target.write_bytes(gzip.compress(profile.to_json().encode(), 6, mtime=0))
+    write_whole(target, gzip.compress(profile.to_json().encode(), 6, mtime=0))
     return target
+
+
+def write_whole(target: Path, data: bytes) -> None:
+    """Write a file that is there whole or not at all: TensorBoard may look at any time.
+
+    Raises:
+        OSError: it cannot be written (with the folder).
+    """
+    part = target.with_name(f"{target.name}.part")
+    try:
+        part.write_bytes(data)
+        os.replace(part, target)
+    except OSError as error:
+        part.unlink(missing_ok=True)
+        raise type(error)(error.errno, f"the profile cannot be written to {target.parent}: {error.strerror}") from None
 
 
 def load(path: str | os.PathLike[str]) -> Profile:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import platform
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -52,17 +51,6 @@ def save(captured: Captured, profile: Profile, spans: list[Span], space: bytes =
     """Write the files of a run, and read them back. `space` is what XLA has written of it."""
     folder = Path(captured.folder)
     target = folder / f"{captured.host}.xplane.pb"
-    _write(target, xspace.join(space, planes.of(captured, profile, spans)))
+    stored.write_whole(target, xspace.join(space, planes.of(captured, profile, spans)))
     stored.write(profile, folder)
     return check.look(target, profile)
-
-
-def _write(target: Path, data: bytes) -> None:
-    """Write a file that is there whole or not at all: TensorBoard may look at any time."""
-    part = target.with_suffix(".part")
-    try:
-        part.write_bytes(data)
-        os.replace(part, target)
-    except OSError:
-        part.unlink(missing_ok=True)
-        raise

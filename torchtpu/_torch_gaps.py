@@ -421,7 +421,11 @@ def profiler_traces(started: Callable[[Any], None], stopped: Callable[[Any], Non
     @functools.wraps(plain_start)
     def start_trace(self: torch.profiler.profile) -> None:
         plain_start(self)
-        started(self)
+        try:
+            started(self)
+        except BaseException:
+            plain_stop(self)
+            raise
 
     @functools.wraps(plain_stop)
     def stop_trace(self: torch.profiler.profile) -> None:

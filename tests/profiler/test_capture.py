@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import inspect
+import shutil
 import subprocess
 import sys
 import time
@@ -17,7 +18,7 @@ from torch import nn
 
 import torchtpu
 from torchtpu import profiler
-from torchtpu.profiler import check, timeline, write
+from torchtpu.profiler import check, stored, timeline
 
 
 def model() -> tuple[nn.Module, torch.optim.Optimizer]:
@@ -212,7 +213,7 @@ def full(*_):
 
 
 def test_a_full_disk_is_an_error_of_its_own(tmp_path, monkeypatch):
-    monkeypatch.setattr(write, "_write", full)
+    monkeypatch.setattr(stored, "write_whole", full)
     with pytest.raises(OSError, match="No space left"), torchtpu.profile(tmp_path):
         torch.ones(3, device="tpu").sum().item()
     with pytest.raises(KeyError) as raised, torchtpu.profile(tmp_path):
@@ -294,3 +295,35 @@ def test_the_references_configuration_is_understood(tmp_path):
 def test_the_user_who_never_profiles_loads_nothing_of_it():
     code = "import sys, torchtpu; assert not [m for m in sys.modules if m.startswith('torchtpu.profiler')]; torchtpu.profile"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_the_block_may_change_directory(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "elsewhere").mkdir()
+    with torchtpu.profile("runs") as p:
+        torch.ones(3, device="tpu").sum().item()
+        monkeypatch.chdir(tmp_path / "elsewhere")
+    assert files(tmp_path / "runs") == list(Path(p.folder).glob("*.xplane.pb"))
+
+
+def test_torchs_profiler_inside_a_profile_is_refused_and_stops(tmp_path):
+    theirs = torch.profiler.profile(on_trace_ready=profiler.tensorboard_trace_handler(tmp_path))
+    with torchtpu.profile(tmp_path), pytest.raises(profiler.ProfileOpenError), theirs:
+        pass
+    assert not torch.autograd._profiler_enabled()
+
+
+def test_a_trace_of_jax_inside_a_profile_is_refused_when_it_begins(tmp_path):
+    with torchtpu.profile(tmp_path) as p:
+        with pytest.raises(RuntimeError, match="already been started"):
+            jax.profiler.start_trace(tmp_path / "jax")
+        torch.ones(3, device="tpu").sum().item()
+    assert p.check.kernels > 0
+    jax.profiler.start_trace(tmp_path / "jax")
+    jax.profiler.stop_trace()
+
+
+def test_a_folder_that_is_gone_is_named(tmp_path):
+    with pytest.raises(OSError, match="the profile cannot be written to"), torchtpu.profile(tmp_path / "runs") as p:
+        shutil.rmtree(tmp_path / "runs")
+    assert not p.finished

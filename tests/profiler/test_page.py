@@ -33,7 +33,8 @@ def test_the_headline_has_the_figures_of_the_capture(profile):
     first, busy, _, waits, hbm = sections.headline(profile)
     assert (first, busy) == ("10 steps, median 100 ms", "device busy 30% of 2 s")
     assert waits.startswith("1 wait (")
-    assert hbm == "HBM peak 32.0 KiB"
+    assert hbm == f"HBM peak {units.nbytes(profile.report.hbm_peak)}"
+    assert profile.report.hbm_peak >= 32 << 10  # what else this process holds counts too
 
 
 def test_the_parts_of_the_time_add_up(profile):
