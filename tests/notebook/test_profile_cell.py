@@ -268,7 +268,9 @@ def test_the_same_line_again_is_the_same_profile(notebook):
 
 def test_a_line_of_a_cell_is_found_in_the_trace(notebook, mode):
     notebook.run("import torch, torchtpu", 'w = torch.ones(32, 32, device="tpu", requires_grad=True)')
-    assert notebook.run("%%tpu_profile", "y = w @ w", "z = (y * 2 + 1).exp()", "z.sum().backward()").success, notebook.printed
+    assert notebook.run(f"%%tpu_profile --mode {mode}", "y = w @ w", "z = (y * 2 + 1).exp()", "z.sum().backward()").success, (
+        notebook.printed
+    )
     (file,) = Path(torchtpu.profiler.last().folder).glob("*.xplane.pb")
     kernels = [
         dict(event.stats)
