@@ -44,10 +44,10 @@ class Net(nn.Module):
         return self.head(x)
 
 
-def training(device: str = "cpu", dropout: float = 0.1) -> SimpleNamespace:
+def training(device: str = "cpu", dropout: float = 0.1, blocks: int = 3) -> SimpleNamespace:
     """A model, and a step that takes its batch from data on the host."""
     torch.manual_seed(0)
-    model = Net(dropout=dropout).to(device)
+    model = Net(blocks=blocks, dropout=dropout).to(device)
     optimizer = torch.optim.SGD(model.parameters(), momentum=0.9)
     data, labels = torch.randn(2048, 64), torch.randint(0, 10, (2048,))
 
@@ -318,11 +318,12 @@ def test_it_is_drawn_with_what_an_untrusted_notebook_keeps():
 
 @pytest.mark.slow
 def test_the_compiler_of_a_chip_finds_more_room_with_checkpointing():
-    made = training(dropout=0.0)
-    found = torchtpu.fit(made.step, tries=("checkpoint",), hbm=16 * MIB, first=1024, most=2048, multiple=1024)
+    made = training(dropout=0.0, blocks=1)
+    limit = 8 * MIB  # the compiler squeezes what nearly fits
+    found = torchtpu.fit(made.step, tries=("checkpoint",), hbm=limit, first=1024, most=2048, multiple=1024)
     plain, again = found.answer(), found.answer(change="checkpoint")
     assert (plain.largest, plain.refused) == (1024, 2048)
     assert (again.largest, again.refused) == (2048, 0)
-    assert found.peak(1024) <= 16 * MIB < found.peak(2048)
+    assert found.peak(1024) <= limit < found.peak(2048)
     assert found.peak(1024, change="checkpoint") < found.peak(1024)
     assert found.compiler.startswith("libtpu ")

@@ -95,10 +95,11 @@ def read(key: str, decode: Callable[[bytes], Any]) -> Any | None:
         return None
     try:
         value = decode(data)
-        os.utime(path)  # the oldest unused ones go first
     except Exception:
         path.unlink(missing_ok=True)
         return None
+    with contextlib.suppress(OSError):  # another process has just removed it
+        os.utime(path)  # the oldest unused ones go first
     return value
 
 

@@ -85,10 +85,10 @@ class Block(nn.Module):
 
 
 class GPT(nn.Module):
-    def __init__(self) -> None:
+    def __init__(self, layers: int = LAYERS) -> None:
         super().__init__()
         self.embed, self.place = nn.Embedding(VOCABULARY, WIDTH), nn.Parameter(torch.empty(LENGTH, WIDTH))
-        self.blocks, self.norm = nn.Sequential(*(Block() for _ in range(LAYERS))), nn.LayerNorm(WIDTH)
+        self.blocks, self.norm = nn.Sequential(*(Block() for _ in range(layers))), nn.LayerNorm(WIDTH)
         self.head = nn.Linear(WIDTH, VOCABULARY, bias=False)
 
     def forward(self, ids: torch.Tensor) -> torch.Tensor:

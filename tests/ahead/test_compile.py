@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import os
 import signal
@@ -77,7 +78,8 @@ def test_figures_are_the_compilers_and_padding_shows() -> None:
     assert result.compiler.startswith("libtpu ")
     # 1000 rows of 1000 are tiles of 8 x 128; 100 columns are padded to 128, or, transposed, to 104.
     assert 4_400_000 <= result.memory.arguments <= 4_700_000
-    assert result.hbm_peak == result.memory.peak >= result.memory.arguments + result.memory.outputs
+    assert result.hbm_peak == result.memory.peak >= result.memory.arguments + result.memory.outputs + result.memory.code
+    assert result.memory.code > 0
     assert result.flops == pytest.approx(2 * 1000 * 1000 * 100, rel=0.01)
     assert result.roofline.bound == "memory"
     assert result.roofline.seconds == pytest.approx(result.bytes_accessed / 1640e9)
@@ -103,7 +105,12 @@ def test_a_result_as_text_html_and_json() -> None:
     assert again.hlo == again.stablehlo == ""
     with pytest.raises(ValueError, match=r"not a torchtpu\.compiled"):
         ahead.Compiled.from_json("[]")
-    assert decode(ahead.Memory, {"arguments": 1, "outputs": 2, "aliased": 0, "temporaries": 0, "held": 0}).peak == 3
+    assert decode(ahead.Memory, {"arguments": 1, "outputs": 2, "aliased": 1, "temporaries": 4, "code": 5, "held": 6}).peak == 17
+
+
+def three_products(x: torch.Tensor) -> torch.Tensor:
+    y = torch.sin(x) @ x
+    return ((y.flip(0) @ x).flip(1) @ y).sum()
 
 
 def test_too_large_says_by_how_much() -> None:
@@ -115,28 +122,18 @@ def test_too_large_says_by_how_much() -> None:
     assert result.largest
     full = torchtpu.compile_for(product, *arguments(), target="v5e", hbm=result.hbm_peak + MIB)
     assert full.fits
-    assert full.hbm_peak == result.hbm_peak
-
-    def chain(x: torch.Tensor) -> torch.Tensor:  # needs more than its arguments and results: the compiler finds out
-        for _ in range(3):
-            x = (x @ x).sort().values
-        return x.sum()
-
-    result = torchtpu.compile_for(chain, torch.empty(1024, 1024, device="meta"), target="v5e", hbm=6 * MIB)
+    assert full.hbm_peak - full.memory.code == result.hbm_peak - result.memory.code
+    # Needs more than its arguments and results: the compiler finds out.
+    result = torchtpu.compile_for(three_products, torch.empty(1024, 1024, device="meta"), target="v5e", hbm=6 * MIB)
     assert not result.fits
     assert "exceeds available HBM" in result.reason
-
-
-def three_products(x: torch.Tensor) -> torch.Tensor:
-    y = torch.sin(x) @ x
-    return ((y.flip(0) @ x).flip(1) @ y).sum()
 
 
 def test_temporaries_too_large_for_the_chip_itself_are_told_by_a_larger_one() -> None:
     result = torchtpu.compile_for(three_products, torch.empty(40_000, 40_000, device="meta"), target="v5e")
     assert not result.fits and not result.refused
     assert result.hbm_peak > 4 * 40_000**2 * 3
-    assert result.reason.endswith("; figures as compiled for v5p")
+    assert result.reason.startswith("as compiled for v5p, which has room, it needs ")
     assert result.largest
 
 
@@ -175,16 +172,16 @@ def test_what_the_compiler_refuses_is_an_error_with_the_line() -> None:
 
 
 def test_results_are_kept_on_disk(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = torchtpu.compile_for(product, *arguments(), target="v6e")
-    second = torchtpu.compile_for(product, *arguments(), target="v6e")
+    first = torchtpu.compile_for(product, *arguments(8), target="v6e")
+    second = torchtpu.compile_for(product, *arguments(8), target="v6e")
     assert (first.from_disk, second.from_disk) == (False, True)
     assert second.hlo == first.hlo
     assert second.hbm_peak == first.hbm_peak
     (file,) = cache.glob("tpu-*")
     file.write_bytes(b"no pickle")
-    assert not torchtpu.compile_for(product, *arguments(), target="v6e").from_disk
+    assert not torchtpu.compile_for(product, *arguments(8), target="v6e").from_disk
     monkeypatch.setattr(disk_cache, "folder", lambda: None)
-    assert not torchtpu.compile_for(product, *arguments(), target="v6e").from_disk
+    assert not torchtpu.compile_for(product, *arguments(8), target="v6e").from_disk
 
 
 def long_program() -> Callable[[], torch.Tensor]:
@@ -200,19 +197,20 @@ def long_program() -> Callable[[], torch.Tensor]:
 
 
 def test_a_killed_compiler_is_an_error_and_the_next_compile_works() -> None:
-    process.shared.stop()
     torchtpu.compile_for(product, *arguments(8), target="v6e")
-    (victim,) = process.shared.pids
+    victims = process.shared.pids
 
     def progress(what: str, seconds: float) -> None:
         assert what == "run for v6e"
-        os.kill(victim, signal.SIGKILL)
+        for victim in victims:
+            with contextlib.suppress(ProcessLookupError):  # it is called again while they end
+                os.kill(victim, signal.SIGKILL)
 
     with pytest.raises(errors.CompilerDiedError, match="was ended by SIGKILL before it answered"):
         torchtpu.compile_for(long_program(), target="v6e", progress=progress)
     assert torchtpu.compile_for(product, *arguments(16), target="v6e").fits
     assert len(process.shared.pids) == 1
-    assert process.shared.pids != [victim]
+    assert not set(process.shared.pids) & set(victims)
 
 
 def test_ctrl_c_gives_up_at_once() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import zlib
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from torchtpu.ahead import process
 from torchtpu.ahead.chips import Chip, chip, targets
@@ -62,13 +63,13 @@ def try_source(
         "limit": max(limit - held, 1 << 20),
         "least": source.least,
         "excess": source.excess,
-        "larger": [(c.name, c.topology, c.chips_per_host_bounds) for c in _larger(to)],
+        "larger": [(c.name if c is not to else "", c.topology, c.chips_per_host_bounds) for c in _larger(to, limit - held)],
     }
     answer, from_disk = process.compile(request, waiting)
     if "error" in answer:
         return refused(source, to, effort, limit, _refusal(source, to, answer["error"]))
     text = zlib.decompress(answer["hlo"]).decode()
-    memory = Memory(answer["arguments"], answer["outputs"], answer["aliased"], answer["temporaries"], held)
+    memory = memory_of(answer, held)
     fits = not answer["reason"] and memory.peak <= limit
     result = Compiled(
         name=source.name,
@@ -88,29 +89,38 @@ def try_source(
         seconds=answer["seconds"],
         from_disk=from_disk,
     )
-    return with_texts(result, module, answer["hlo"])
+    return with_texts(result, module, answer["hlo"], answer["proto"])
+
+
+def memory_of(answer: dict[str, Any], held: int = 0) -> Memory:
+    """Return the memory that `worker.compile` tells of."""
+    figures = ("arguments", "outputs", "aliased", "temporaries", "code")
+    return Memory(*(answer[name] for name in figures), held)
 
 
 def refused(source: Source, to: Chip, effort: str, limit: int, reason: str) -> Compiled:
     """Return the result for a program that the compiler refuses."""
     compiler = f"libtpu {process.version()}"
     result = Compiled(source.name, to, effort, compiler, limit, False, reason, True, Memory(), (), source.ops, ())
-    return with_texts(result, b"", b"")
+    return with_texts(result, b"", b"", b"")
 
 
-def _larger(to: Chip) -> list[Chip]:
-    """Return the one chip that has most HBM, if that is more than this one's."""
+def _larger(to: Chip, limit: int) -> list[Chip]:
+    """Return what may tell the figures of a program that is too large: the chip itself, if it has more HBM than the limit
+    that was set, then the chip that has most. The compiler takes no limit above what a chip has.
+    """
     largest = max(targets(), key=lambda c: c.hbm_bytes)
-    return [largest] if largest.hbm_bytes > to.hbm_bytes else []
+    return [c for c, hbm in ((to, limit), (largest, to.hbm_bytes)) if c.hbm_bytes > hbm]
 
 
 def _too_large(memory: Memory, limit: int, reason: str, figures_of: str) -> str:
     over = units.nbytes(memory.peak - limit)
     held = f", {units.nbytes(memory.held)} of them held beside it" if memory.held else ""
     said = f" ({reason.rstrip('.')})" if reason else ""
-    source = f"; figures as compiled for {figures_of}" if figures_of else ""
+    # With room to spare the compiler does not save memory, so this may be more than the chip's own words have.
+    source = f"as compiled for {figures_of}, which has room, " if figures_of else ""
     return (
-        f"it needs {units.nbytes(memory.peak)}{held}: {over} more than the {units.nbytes(limit)} that there are{said}{source}"
+        f"{source}it needs {units.nbytes(memory.peak)}{held}: {over} more than the {units.nbytes(limit)} that there are{said}"
     )
 
 

@@ -23,7 +23,8 @@ class Memory:
     Attributes:
         arguments, outputs: its arrays, with the padding of the chip's tiles.
         aliased: of the outputs, those that take an argument's memory.
-        temporaries: what it needs besides at its peak.
+        temporaries: what it needs besides at its peak, with the gaps between its buffers.
+        code: its instructions.
         held: what lies on the device beside the program, as the caller said.
     """
 
@@ -31,12 +32,13 @@ class Memory:
     outputs: int = compiled()
     aliased: int = compiled()
     temporaries: int = compiled()
+    code: int = compiled()
     held: int = 0
 
     @property
     def peak(self) -> int:
-        """Arguments + outputs - aliased + temporaries + held."""
-        return self.arguments + self.outputs - self.aliased + self.temporaries + self.held
+        """Arguments + outputs - aliased + temporaries + code + held."""
+        return self.arguments + self.outputs - self.aliased + self.temporaries + self.code + self.held
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +94,7 @@ class Compiled(_WithTexts):
     Attributes:
         name: of the program.
         chip: what it was compiled for.
-        effort: `memory` (a fast compile, whose memory figures are close to, or a little above, those of `full`) or `full`.
+        effort: `memory` (a fast compile, which keeps more in HBM and makes less code) or `full` (what a TPU would run).
         compiler: `libtpu 0.0.42.1`.
         limit: bytes of HBM that it had to fit into: the chip's, or what the caller said.
         fits: its peak and what is held beside it are within the limit.
@@ -126,7 +128,7 @@ class Compiled(_WithTexts):
 
     @property
     def hbm_peak(self) -> int:
-        """Bytes of HBM: arguments + outputs - aliased + temporaries + held (compiled)."""
+        """Bytes of HBM: arguments + outputs - aliased + temporaries + code + held (compiled)."""
         return self.memory.peak
 
     @property
@@ -142,6 +144,12 @@ class Compiled(_WithTexts):
         """What the compiler made of it, as optimized HLO with the chip's layouts; empty in a result read from JSON."""
         text = getattr(self, "_texts", _NO_TEXTS)[1]
         return zlib.decompress(text).decode() if text else ""
+
+    @property
+    def hlo_proto(self) -> bytes:
+        """The optimized HLO with its buffer assignment, as a serialized HloProto; empty where `hlo` is."""
+        proto = getattr(self, "_texts", _NO_TEXTS)[2]
+        return zlib.decompress(proto) if proto else b""
 
     @property
     def stablehlo(self) -> str:
@@ -188,10 +196,10 @@ class Compiled(_WithTexts):
         printer.text(self.to_text())
 
 
-_NO_TEXTS = b"", b""
+_NO_TEXTS = b"", b"", b""
 
 
-def with_texts(result: Compiled, module: bytes, hlo: bytes) -> Compiled:
-    """Give a result its texts: StableHLO as bytecode, and the optimized HLO compressed by zlib."""
-    object.__setattr__(result, "_texts", (module, hlo))
+def with_texts(result: Compiled, module: bytes, hlo: bytes, proto: bytes) -> Compiled:
+    """Give a result its texts: StableHLO as bytecode, and compressed by zlib the optimized HLO, as text and as HloProto."""
+    object.__setattr__(result, "_texts", (module, hlo, proto))
     return result

@@ -39,8 +39,8 @@ def compile_for(
         function: of tensors or modules: a model, a loss, a whole training step with backward and optimizer.
         args, kwargs: of its call. Tensors and modules may be on `tpu`, the CPU, or `meta`, where they need no memory.
         target: a chip (`"v6e"`; `torchtpu.targets()` lists them), or several (`"v5e,v6e"`, `("v5e", "v6e")`, `"all"`).
-        effort: `"memory"` compiles fast: its memory figures are those of `"full"` or a little above, its kernels are not
-            those that would run. `"full"` is what a TPU would run.
+        effort: `"memory"` compiles fast: it keeps in HBM what `"full"` may keep in VMEM, and its kernels are not those that
+            would run. `"full"` is what a TPU would run.
         hbm: bytes of memory, to pretend that the chip has less.
         held: bytes that lie on the chip beside the program, in other tensors.
         progress: called while waiting, with what is compiled and the seconds so far.

@@ -5,6 +5,7 @@ The process starts with the first compile and stays. Results are kept on disk, b
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import hashlib
 import importlib.metadata
@@ -85,7 +86,8 @@ def compile(request: dict[str, Any], waiting: Waiting) -> tuple[dict[str, Any], 
 
 
 def _key(request: dict[str, Any]) -> str:
-    digest = hashlib.sha256(f"libtpu {version()}, jax {importlib.metadata.version('jax')}, {worker.EFFORTS}".encode())
+    versions = f"libtpu {version()}, jax {importlib.metadata.version('jax')}, {worker.FORMAT}, {worker.EFFORTS}"
+    digest = hashlib.sha256(versions.encode())
     digest.update(repr(sorted((k, v) for k, v in request.items() if k != "module")).encode())
     digest.update(request["module"])
     return f"tpu-{digest.hexdigest()}"
@@ -198,5 +200,12 @@ class Pool:
         for process in self._all:
             process.stop()
 
+    def close(self) -> None:
+        """End the processes that compile nothing, before Python ends. One that a thread waits for ends with its input."""
+        with contextlib.suppress(queue.Empty):
+            while True:
+                self._free.get_nowait().stop()
+
 
 shared = Pool(min(2, os.cpu_count() or 1))
+atexit.register(shared.close)

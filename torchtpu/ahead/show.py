@@ -53,7 +53,7 @@ def facts(result: Compiled) -> list[tuple[str, str]]:
     if not result.refused:
         m, roof = result.memory, result.roofline
         parts = f"{units.nbytes(m.arguments)} arguments + {units.nbytes(m.outputs)} outputs - {units.nbytes(m.aliased)} aliased"
-        parts += f" + {units.nbytes(m.temporaries)} temporaries"
+        parts += f" + {units.nbytes(m.temporaries)} temporaries + {units.nbytes(m.code)} code"
         if m.held:
             parts += f" + {units.nbytes(m.held)} held"
         found += [

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 LENGTH = struct.Struct("<Q")
+FORMAT = 4  # of the answers, which are kept on disk: raise it when they change
 
 # Without these, libtpu asks Google's cloud who it is, takes a lock that one process can hold, and writes logs.
 _LIBTPU = {
@@ -98,13 +99,14 @@ def compile(request: dict[str, Any]) -> dict[str, Any]:
     Args:
         request: `module` (StableHLO bytecode), `topology` and `bounds` of the chip, `effort`, `limit` (bytes of HBM), `least`
             (bytes that it needs at least: a compile in vain is left out), `excess` (roundings may be left out), `larger` (name,
-            topology and bounds of chips with more HBM).
+            topology and bounds of what has more HBM than the limit; no name for the chip itself).
 
     Returns:
         `reason` where it does not fit into the limit; what it needs without a limit is in the figures then, as compiled for
         the larger chip `figures_of` if this one cannot say, or the little that `reason` says of it. Sizes in bytes:
-        `arguments`, `outputs`, `aliased`, `temporaries`; `flops` and `bytes_accessed` of the compiler's cost model; `hlo`,
-        the optimized text, compressed; `peak`, the largest buffers in use at the peak (see `_peak`); `seconds`.
+        `arguments`, `outputs`, `aliased`, `temporaries`, `code`; `flops` and `bytes_accessed` of the compiler's cost model;
+        `hlo`, the optimized text, and `proto`, a HloProto with buffer assignment, compressed; `peak`, the largest
+        buffers in use at the peak (see `_peak`); `seconds`.
 
         As a message it gets `last` where the process ends after it. Where there is no result, it is `error`, in the compiler's
         words, or `trouble`, in the system's.
@@ -112,7 +114,12 @@ def compile(request: dict[str, Any]) -> dict[str, Any]:
     start = time.perf_counter()
     reason = figures_of = ""
     with tempfile.TemporaryDirectory(prefix="torchtpu-") as folder:
-        options = {**EFFORTS[request["effort"]], "xla_dump_to": folder, "xla_dump_hlo_as_text": True}
+        options = {
+            **EFFORTS[request["effort"]],
+            "xla_dump_to": folder,
+            "xla_dump_hlo_as_text": True,
+            "xla_dump_hlo_as_proto": True,
+        }
         try:
             executable = _executable(request, options, request["limit"] if request["least"] <= request["limit"] else _NO_LIMIT)
         except Exception as error:
@@ -122,17 +129,24 @@ def compile(request: dict[str, Any]) -> dict[str, Any]:
             executable, figures_of = _without_limit(request, options)
         if executable is None:
             return {
-                **dict.fromkeys(("outputs", "aliased", "flops", "bytes_accessed"), 0),
+                **dict.fromkeys(("outputs", "aliased", "code", "flops", "bytes_accessed"), 0),
                 "reason": reason,
                 "figures_of": "",
                 "arguments": request["least"],
                 "temporaries": _bytes_named(reason),
                 "hlo": zlib.compress(b""),
+                "proto": b"",
                 "peak": [],
                 "seconds": time.perf_counter() - start,
             }
-        peak = _peak(Path(folder))
-    stats = executable.get_compiled_memory_stats()
+        stats = executable.get_compiled_memory_stats()
+        assigned = _last(folder, "*buffer-assignment.txt")
+        # The statistics count what the packing of temporaries leaves unused twice: they are at most what the compiler checks
+        # against the limit and has in its own report (`HLO temp`), which is the size of what it set aside.
+        temporaries = min(stats.temp_size_in_bytes, _set_aside(assigned)) if assigned else stats.temp_size_in_bytes
+        peak = _peak(assigned, _last(folder, "*live-range.txt"))
+        dumped = _last(folder, "*after_optimizations.hlo.pb")
+        proto = zlib.compress(dumped.read_bytes(), 6) if dumped is not None else b""
     cost = executable.cost_analysis()
     return {
         "reason": reason,
@@ -140,18 +154,20 @@ def compile(request: dict[str, Any]) -> dict[str, Any]:
         "arguments": stats.argument_size_in_bytes,
         "outputs": stats.output_size_in_bytes,
         "aliased": stats.alias_size_in_bytes,
-        "temporaries": stats.temp_size_in_bytes,
+        "temporaries": temporaries,
+        "code": stats.generated_code_size_in_bytes,
         "flops": max(cost.get("flops", 0.0), 0.0),
         "bytes_accessed": max(cost.get("bytes accessed", 0.0), 0.0),
         "hlo": zlib.compress("\n".join(m.to_string() for m in executable.hlo_modules()).encode(), 6),
+        "proto": proto,
         "peak": peak,
         "seconds": time.perf_counter() - start,
     }
 
 
 def _without_limit(request: dict[str, Any], options: dict[str, Any]) -> tuple[Any, str]:
-    """Compile for a chip of the same kind with any amount of HBM, or where that is refused too, for a larger one."""
-    for name, topology, bounds in [("", request["topology"], request["bounds"]), *request["larger"]]:
+    """Compile for the chip with all its HBM, or where that is too little, for a larger one."""
+    for name, topology, bounds in request["larger"]:
         try:
             return _executable({**request, "topology": topology, "bounds": bounds}, options, _NO_LIMIT), name
         except Exception as error:
@@ -186,16 +202,26 @@ def _executable(request: dict[str, Any], options: dict[str, Any], limit: int) ->
 # `  value: <49 convolution_tanh_fusion.3{1} @0> (size=65536000,offset=0): f32[4096,4000]{0,1:T(8,128)}`
 _VALUE = re.compile(r"^ value: <\d+ (\S+?)(\{[\d,]*\})? @\d+> \(size=(\d+),offset=\d+\): (.*)$")
 _ALLOCATION = re.compile(r"^allocation \d+: size \d+, (.*)$")
+_SET_ASIDE = re.compile(r"^allocation \d+: size (\d+), preallocated-temp:")
 _LIVE = re.compile(r"^    (\S+?)(\{[\d,]*\}): (\d+) bytes")
 
 
-def _peak(folder: Path) -> list[tuple[str, str, str, int, int]]:
-    """Return the largest buffers in HBM that are in use when most is, from what the compiler wrote down last.
+def _last(folder: str, pattern: str) -> Path | None:
+    """Return what the compiler wrote down last of a kind."""
+    return max(Path(folder).glob(pattern), key=lambda p: p.name, default=None)
+
+
+def _set_aside(assigned: Path) -> int:
+    """Return the bytes of HBM that are set aside for temporaries. VMEM's have a colour."""
+    with open(assigned) as lines:
+        return sum(int(found[1]) for line in lines if (found := _SET_ASIDE.match(line)) is not None)
+
+
+def _peak(assigned: Path | None, ranges: Path | None) -> list[tuple[str, str, str, int, int]]:
+    """Return the largest buffers in HBM that are in use when most is.
 
     Each is (instruction, place in its result: `{}` or `{1}`, allocation, bytes in all, bytes of its elements).
     """
-    assigned = max(folder.glob("*buffer-assignment.txt"), key=lambda p: p.name, default=None)
-    ranges = max(folder.glob("*live-range.txt"), key=lambda p: p.name, default=None)
     if assigned is None or ranges is None:
         return []
     sizes: dict[tuple[str, str], tuple[str, int]] = {}

@@ -56,6 +56,7 @@ def programs_table(rows: Sequence[TargetRow]) -> Section:
         Column("args", True),
         Column("new outputs", True),
         Column("temp", True),
+        Column("code", True),
         *((Column("held", True),) if held else ()),
         Column("roofline", True),
         Column("compile", True),
@@ -90,11 +91,11 @@ def _program_row(r: TargetRow, several: bool, held: bool) -> tuple[Cell, ...]:
     chip = (r.chip,) if several else ()
     if r.refused:
         fits: Cell = Fold("refused", (r.reason,))
-        figures = ("",) * (6 if held else 5)
+        figures = ("",) * (7 if held else 6)
     else:
         fits = "yes" if r.fits else Fold("no", (r.reason or f"more than {units.nbytes(r.limit)}",))
         new = r.output_bytes - r.alias_bytes
-        sizes = (r.peak, r.argument_bytes, new, r.temp_bytes, *((r.held,) if held else ()))
+        sizes = (r.peak, r.argument_bytes, new, r.temp_bytes, r.code_bytes, *((r.held,) if held else ()))
         figures = (*map(units.nbytes, sizes), f"{units.seconds(r.roofline)} {r.bound}")
     return (_name(r), Place(place(r.line).where), *chip, fits, *figures, units.seconds(r.seconds))
 

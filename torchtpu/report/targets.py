@@ -31,6 +31,7 @@ class TargetRow:
         limit: bytes of HBM that a program may use on the chip.
         runs: of the program, while watched.
         argument_bytes, output_bytes, alias_bytes, temp_bytes: device memory, padded for the chip.
+        code_bytes: of its instructions.
         held: bytes that the session held beside the program's arguments.
         flops, bytes_accessed: of a run, as the compiler counts them.
         bound: which of the chip's published peaks it would meet first: `compute` or `memory`.
@@ -54,6 +55,7 @@ class TargetRow:
     output_bytes: int = for_chip()
     alias_bytes: int = for_chip()
     temp_bytes: int = for_chip()
+    code_bytes: int = for_chip()
     held: int = measured()
     flops: float = modelled(0.0)
     bytes_accessed: float = modelled(0.0)
@@ -64,8 +66,8 @@ class TargetRow:
 
     @property
     def peak(self) -> int:
-        """Bytes of HBM in use while it runs: arguments + outputs - aliased + temporaries + held."""
-        return self.argument_bytes + self.output_bytes - self.alias_bytes + self.temp_bytes + self.held
+        """Bytes of HBM in use while it runs: arguments + outputs - aliased + temporaries + code + held."""
+        return self.argument_bytes + self.output_bytes - self.alias_bytes + self.temp_bytes + self.code_bytes + self.held
 
 
 class Compilation:
@@ -148,6 +150,7 @@ class Compilation:
             output_bytes=memory.outputs,
             alias_bytes=memory.aliased,
             temp_bytes=memory.temporaries,
+            code_bytes=memory.code,
             held=held,
             flops=result.flops,
             bytes_accessed=result.bytes_accessed,
