@@ -118,14 +118,14 @@ def _cycles(compiled: Compiled) -> dict[str, int]:
 
 def _known(known: Known, compiled: Compiled) -> Known:
     text = compiled.hlo
-    module, buffers = compiled.protos
-    if not module:
+    proto = compiled.hlo_proto
+    if not proto:
         raise TorchTPUError(f"{compiled.name} does not fit on a {compiled.chip.name}: {compiled.reason}")
     return replace(
         known,
         kernels=hlo.kernels(text),
-        costs=cost.of_module(module),
-        hlo=wire.message(1, module) + wire.message(3, buffers),
+        costs=cost.of_module(module) if isinstance(module := wire.first(proto, 1), bytes) else {},
+        hlo=proto,
         texts=hlo.instructions(text),
         symbols={},
     )

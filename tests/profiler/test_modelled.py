@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -37,6 +38,11 @@ def test_a_chip_gets_a_run_of_its_own(tmp_path):
     device = dict(planes["/device:TPU:0"].stats)
     assert device["device_type_string"].startswith("TPU v5e, modelled from libtpu")
     assert "/host:metadata" in planes
+    convert = pytest.importorskip("xprof.convert.raw_to_tool_data")
+    convert.xspace_to_tool_names([str(file)])
+    (name,) = (f"jit_fused_{p.ops}_ops({p.number})" for p in modelled.programs)
+    memory, _ = convert.xspace_to_tool_data([str(file)], "memory_viewer", {"module_name": name})
+    assert json.loads(memory)["totalBufferAllocationMib"] >= 0.5  # two arguments of 256 KiB
 
 
 def test_a_chip_that_does_not_exist_is_refused_before_anything_runs(tmp_path):
