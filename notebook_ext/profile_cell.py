@@ -67,7 +67,7 @@ class Profiled:
                 failed = TorchTPUError(error.__notes__[-1])
             return failed
         self.live.finish(shown(self.capture))
-        for modelled in self.capture.modelled:
+        for modelled in self.capture.targets:
             data = {"text/html": modelled.to_html(), "text/plain": modelled.to_text()}
             self.shell.display_pub.publish(data=data, metadata={})
         if self.open and failed is None:

@@ -68,11 +68,11 @@ class Capture:
     It then has the attributes and methods of `Profile`.
 
     Attributes:
-        modelled: for each target chip the profile that its compiler expects.
+        targets: for each target chip the profile that its compiler expects.
     """
 
     def __init__(self, folder: Path, steps: int | None, chips: Sequence[Chip], progress: Callable[[str], None] | None) -> None:
-        self.modelled: tuple[Profile, ...] = ()
+        self.targets: tuple[Profile, ...] = ()
         self._folder = folder
         self._limit = steps
         self._chips = chips
@@ -190,7 +190,7 @@ class Capture:
             made, modelled, spans = model(captured, chip, self._progress)
             Path(made.folder).mkdir()
             write.save(made, modelled, spans)
-            self.modelled += (modelled,)
+            self.targets += (modelled,)
 
     def _close(self) -> None:
         if self._hook is not None:

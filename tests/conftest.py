@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import shutil
+import signal
 from collections.abc import Iterator
 
 import pytest
 
 import torchtpu  # noqa: F401  (registers the device)
 from torchtpu import config, modes
+
+
+def pytest_configure() -> None:
+    """Let tests press Ctrl-C: a shell that starts a job in the background has it ignore that, and its children too."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

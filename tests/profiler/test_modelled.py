@@ -21,8 +21,8 @@ def test_a_chip_gets_a_run_of_its_own(tmp_path):
         for _ in range(2):
             torch.relu(x @ w + 1).sum().item()
             p.step()
-    (modelled,) = p.modelled
-    assert modelled.run == f"{p.run}_modelled_v5e" and modelled.modelled and not p.modelled[0].idle
+    (modelled,) = p.targets
+    assert modelled.run == f"{p.run}_modelled_v5e" and modelled.modelled and not modelled.idle
     assert Profile.load(modelled.folder) == modelled
     assert modelled.labels()["kernels.seconds"] == "modelled" and p.labels()["kernels.seconds"] == "measured"
     assert [s.runs for s in modelled.steps] == [s.runs for s in p.steps] == [1, 1]
