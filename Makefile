@@ -57,9 +57,8 @@ demo: $(INSTALLED)
 	@echo "executed notebook: $(CURDIR)/build/demo/$(notdir $(QUICKSTART))"
 	@echo "as a page:         $(CURDIR)/build/demo/$(notdir $(QUICKSTART:.ipynb=.html))"
 
-# Two processes, each file of tests in one of them: half the time, at up to 5 GB each.
 test: setup
-	$(PY) -m pytest -n 2 --dist loadfile $(ARGS)
+	$(PY) -m pytest $(ARGS)
 
 # All of PyTorch's operator databases: hours. It goes on where it was interrupted, unless the code has changed.
 conformance: export TORCHTPU_CACHE_DIR = build/conformance-programs

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import shutil
 import signal
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -16,6 +18,14 @@ def pytest_configure() -> None:
     """Let tests press Ctrl-C: a shell that starts a job in the background has it ignore that, and its children too."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def nothing_left_of_other_files() -> None:
+    """Free what earlier files left to the garbage collector: tests of memory count every tensor of the process."""
+    for name in ("last_exc", "last_type", "last_value", "last_traceback"):
+        sys.__dict__.pop(name, None)
+    gc.collect()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
