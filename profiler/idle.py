@@ -28,15 +28,14 @@ def rows(captured: Captured) -> tuple[IdleRow, ...]:
             row[0] += 1
             row[1] += seconds
 
-    for cause, spans in _causes(captured):
+    causes = list(_causes(captured))
+    for cause, spans in causes:
         reach = 0.0
         for start, end, origin in sorted(spans, key=lambda s: (s[0], -s[1])):
             add(cause, captured.resolve(origin), left.within(max(start, reach), end))  # what two share counts for the outer
             reach = max(reach, end)
         left = left.without(Intervals((start, end) for start, end, _ in spans))
-    events = sorted(
-        ((start, origin) for _, spans in _causes(captured) for start, _, origin in spans), key=lambda event: event[0]
-    )
+    events = sorted(((start, origin) for _, spans in causes for start, _, origin in spans), key=lambda event: event[0])
     starts = [start for start, _ in events]
     annotations = _Annotations(captured)
     for start, end in left:

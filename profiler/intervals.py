@@ -1,4 +1,4 @@
-"""Sets of time: what is covered, what two have in common, and what is left."""
+"""Sets of time: what is covered, and what is left."""
 
 from __future__ import annotations
 
@@ -48,17 +48,6 @@ class Intervals:
         """Return what they leave of a span."""
         edges = [start, *(at for pair in self for at in pair), end]
         return Intervals((max(a, start), min(b, end)) for a, b in zip(edges[::2], edges[1::2], strict=True))
-
-    def common(self, other: Intervals) -> Intervals:
-        """Return what both cover."""
-        found = []
-        for start, end in self:
-            first = int(np.searchsorted(other.ends, start, side="right"))
-            for k in range(first, len(other)):
-                if other.starts[k] >= end:
-                    break
-                found.append((max(start, float(other.starts[k])), min(end, float(other.ends[k]))))
-        return Intervals(found)
 
     def without(self, other: Intervals) -> Intervals:
         """Return what the other does not cover."""

@@ -80,7 +80,7 @@ def model(
         elapsed=now,
         timeline=timeline,
         allocations=nothing,
-        trace=Trace(runs, 0.0, 1.0, captured.trace.began, 1, len(ran), 0, False),
+        trace=Trace(runs, 0.0, 1.0, captured.trace.began, False),
         programs=list(known.values()),
         ran=ran,
         peaks=Peaks(chip.peak_flops, chip.peak_bandwidth, f"published for {chip.name}, in bfloat16 ({chip.source})"),

@@ -83,7 +83,7 @@ def _memory(captured: Captured, plane: Plane) -> Iterator[Event]:
             what = names[note.what] = str(note.what)
         yield Event(
             taken if note.nbytes > 0 else given,
-            captured.on_xla(captured.on_host(note.at)),
+            captured.trace.on_xla(note.at),
             0.0,
             (
                 ("allocator_name", "tpu:0"),

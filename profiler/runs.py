@@ -69,11 +69,12 @@ class Ran:
 _NOTHING = cost.Cost()
 
 
-_modules: weakref.WeakKeyDictionary[Any, tuple[str, bytes]] = weakref.WeakKeyDictionary()
+_Module = tuple[str, bytes, dict[str, FusionRow]]
+_modules: weakref.WeakKeyDictionary[Any, _Module] = weakref.WeakKeyDictionary()
 
 
-def _module(program: Program) -> tuple[str, bytes]:
-    """Return a program's name in XLA, and its HloProto."""
+def _module(program: Program) -> _Module:
+    """Return a program's name in XLA, its HloProto, and its kernels: read once, however often it is profiled."""
     compiled = program.compiled
     if compiled not in _modules:
         name, data = f"jit_{program.name.partition('#')[0]}", b""
@@ -84,7 +85,7 @@ def _module(program: Program) -> tuple[str, bytes]:
             name, data = module.name, wire.message(1, module.as_serialized_hlo_module_proto()) + wire.message(3, buffers)
         except (NotImplementedError, ValueError, RuntimeError):  # a backend that hands out no HLO
             pass
-        _modules[compiled] = name, data
+        _modules[compiled] = name, data, hlo.kernels(program.hlo())
     return _modules[compiled]
 
 
@@ -129,8 +130,7 @@ def match(
 
 
 def _known(program: Program, number: int) -> Known:
-    module, data = _module(program)
-    kernels = hlo.kernels(program.hlo())
+    module, data, kernels = _module(program)
     return Known(program.name, number, program, module, kernels=kernels, costs=cost.kernels(program), hlo=data)
 
 

@@ -88,10 +88,7 @@ class Timeline(events.Log):
     def recorded(self, plan: Plan, origin: Origin | None, start: float, seconds: float) -> None:
         """Note an op that was put in the pending graph."""
         events.Log.recorded(self, plan, origin, start, seconds)
-        if len(self.notes) < KEPT:
-            self.notes.append(Recorded(plan, origin, start, seconds))
-        else:
-            self.dropped += 1
+        self._keep(self.notes, Recorded(plan, origin, start, seconds))
 
     def ran(
         self,
@@ -105,15 +102,15 @@ class Timeline(events.Log):
     ) -> None:
         """Note a launch."""
         events.Log.ran(self, program, reason, origins, start, seconds, numbers, again)
-        if len(self.launches) < KEPT:
-            self.launches.append(Launch(program, reason, origins, start, seconds))
-        else:
-            self.dropped += 1
+        self._keep(self.launches, Launch(program, reason, origins, start, seconds))
 
     def annotated(self, name: str, start: float, end: float) -> None:
         """Note an annotation."""
-        if len(self.annotations) < KEPT:
-            self.annotations.append(Annotation(name, start, end))
+        self._keep(self.annotations, Annotation(name, start, end))
+
+    def _keep(self, notes: list[Any], note: Any) -> None:
+        if len(notes) < KEPT:
+            notes.append(note)
         else:
             self.dropped += 1
 

@@ -79,9 +79,6 @@ class Trace:
         offset: `time.perf_counter` when the profile began.
         rate: seconds of that clock in one of XLA's, which follows the time of day: a little more or less than 1.
         began: when the profile began, in seconds since 1970.
-        threads: that ran kernels.
-        events: that XLA noted in all.
-        largest: events of the thread that noted most.
         device: the device has a plane of its own in the trace.
     """
 
@@ -89,9 +86,6 @@ class Trace:
     offset: float
     rate: float
     began: float
-    threads: int
-    events: int
-    largest: int
     device: bool
 
     def on_host(self, at: float) -> float:
@@ -109,15 +103,14 @@ def read(space: bytes) -> Trace:
 
     runs: dict[tuple[Any, ...], Run] = {}
     clocks: list[tuple[float, float]] = []
-    began, events, largest, threads, device = 0.0, 0, 0, 0, False
+    began, threads, device = 0.0, 0, False
     for plane in ProfileData.from_serialized_xspace(space).planes:
         on_device = plane.name.startswith("/device:")
         for line in plane.lines:
             if on_device and line.name != _OPS:
                 continue
-            count, kernels = 0, []
+            kernels = []
             for event in line.events:
-                count += 1
                 name = event.name
                 if name == CLOCK:
                     clocks.append((dict(event.stats)["at"] * 1e-9, event.start_ns * 1e-9))
@@ -125,8 +118,6 @@ def read(space: bytes) -> Trace:
                     stats = dict(event.stats)
                     if "hlo_op" in stats or on_device:
                         kernels.append((event.start_ns * 1e-9, event.duration_ns * 1e-9, name, stats))
-            events += count
-            largest = max(largest, count)
             if kernels:
                 threads += 1
                 device |= on_device
@@ -140,7 +131,7 @@ def read(space: bytes) -> Trace:
     for run in runs.values():
         run.kernels.sort(key=lambda k: k.start)
     ordered = sorted(runs.values(), key=lambda r: r.start)
-    return Trace(ordered, *_clock(clocks), began, threads, events, largest, device)
+    return Trace(ordered, *_clock(clocks), began, device)
 
 
 def _clock(marks: list[tuple[float, float]]) -> tuple[float, float]:

@@ -125,11 +125,6 @@ def join(space: bytes, planes: Iterable[Plane]) -> bytes:
     return b"".join(parts) + b"".join(wire.message(1, p.to_bytes()) for p in more.values())
 
 
-def names(space: bytes) -> tuple[str, ...]:
-    """Return the names of a space's planes."""
-    return tuple(_name(value) for number, value in wire.fields(space) if number == 1 and isinstance(value, bytes))
-
-
 def _name(plane: bytes) -> str:
     name = wire.first(plane, 2)
     return name.decode() if isinstance(name, bytes) else ""

@@ -41,7 +41,8 @@ class Notebook:
         """End the shell; its own way takes a garbage collection per shell."""
         atexit.unregister(self.shell.atexit_operations)
         self.shell.restore_sys_module_state()
-        self.shell.user_ns.clear()  # whoever still holds the shell keeps no tensors: tests of memory count them
+        # IPython's completer keeps the module of the shell that it was first imported under, for as long as Python runs.
+        self.shell.user_ns.clear()
         InteractiveShell.clear_instance()
 
     @property
